@@ -1,0 +1,54 @@
+"""Headstart: pre-train a language model once, fine-tune it many times, know what each step bought and cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__version__ = "0.1.0"
+
+
+def pretrain(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
+    """Pre-train by a recipe (a file or a dictionary) and return the checkpoint's folder."""
+    from headstart.stages import pretrain as stage
+
+    return stage.run(_recipe(recipe, stage.PretrainRecipe, overrides), quiet)
+
+
+def finetune(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
+    """Fine-tune by a recipe (a file or a dictionary) and return the model's folder."""
+    from headstart.stages import finetune as stage
+
+    return stage.run(_recipe(recipe, stage.FinetuneRecipe, overrides), quiet)
+
+
+def plan(recipe: str | Path | dict[str, Any], *overrides: str) -> dict[str, Any]:
+    """Forecast what a recipe will cost, from a few steps timed on this machine."""
+    from headstart.stages import plan as stage
+
+    return stage.run(recipe, overrides)
+
+
+def evaluate(model: str | Path, data: str | Path) -> dict[str, Any]:
+    """Score a finished model on labelled rows, or a pre-trained one on raw text."""
+    from headstart.stages import evaluate as stage
+
+    return stage.run(Path(model), Path(data))
+
+
+def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Verify a finished artifact and load its model and tokenizer as plain transformers objects."""
+    from headstart.stages import evaluate as stage
+
+    return stage.load(Path(path))
+
+
+def _recipe(recipe: str | Path | dict[str, Any], model: Any, overrides: tuple[str, ...]) -> Any:
+    from headstart.core import config
+
+    if isinstance(recipe, dict):
+        return config.fill(model, config.apply_overrides(recipe, overrides))
+    return config.load(recipe, model, overrides)

@@ -1,0 +1,37 @@
+"""Full fine-tuning: every parameter moves."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from transformers import PreTrainedModel
+
+from headstart.adaptation.settings import AdaptationSettings
+from headstart.core.contracts import ModelSource, ParameterGroup
+
+
+class Full:
+    """Fine-tune every parameter from the checkpoint's weights."""
+
+    paper: ClassVar[str] = "Howard & Ruder 2018, ULMFiT; Radford et al. 2018, GPT; Devlin et al. 2019, BERT"
+
+    class Config(AdaptationSettings):
+        """Nothing of its own to set."""
+
+        name: Literal["full"] = "full"
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Remember the section of the recipe."""
+        self.config = config or Full.Config()
+
+    def adapt(self, source: ModelSource) -> PreTrainedModel:
+        """Load the checkpoint with a new head; everything is trainable."""
+        return source.pretrained()
+
+    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
+        """Return all parameters as one group."""
+        return [ParameterGroup(tuple(name for name, _ in model.named_parameters()))]
+
+    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Return the model as it is."""
+        return model

@@ -1,0 +1,37 @@
+"""The same network without pre-training: the control that shows what pre-training bought."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from transformers import PreTrainedModel
+
+from headstart.adaptation.settings import AdaptationSettings
+from headstart.core.contracts import ModelSource, ParameterGroup
+
+
+class Scratch:
+    """Train the same network from new weights: the control for every claim about pre-training."""
+
+    paper: ClassVar[str] = "Peters et al. 2018, ELMo; Erhan et al. 2010"
+
+    class Config(AdaptationSettings):
+        """Nothing of its own to set."""
+
+        name: Literal["scratch"] = "scratch"
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Remember the section of the recipe."""
+        self.config = config or Scratch.Config()
+
+    def adapt(self, source: ModelSource) -> PreTrainedModel:
+        """Build the network with new weights; the tokenizer alone comes from pre-training."""
+        return source.fresh()
+
+    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
+        """Return all parameters as one group."""
+        return [ParameterGroup(tuple(name for name, _ in model.named_parameters()))]
+
+    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Return the model as it is."""
+        return model

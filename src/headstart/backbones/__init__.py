@@ -1,0 +1,1 @@
+"""Network families by named size, over transformers' own configs."""

@@ -1,0 +1,177 @@
+"""Bidirectional encoders: six layouts of transformers, by named size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
+from transformers import (
+    AlbertConfig,
+    AutoModelForMaskedLM,
+    BertConfig,
+    DebertaV2Config,
+    ElectraConfig,
+    ModernBertConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+)
+
+from headstart.core.config import Section
+from headstart.core.contracts import Vocabulary
+from headstart.core.errors import RecipeError
+
+
+class Size(NamedTuple):
+    """Layers, width and attention heads: the three numbers that name a network's size."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size(2, 128, 2),
+    "mini": Size(4, 256, 4),
+    "small": Size(4, 512, 8),
+    "medium": Size(8, 512, 8),
+    "base": Size(12, 768, 12),
+    "large": Size(24, 1024, 16),
+    # The six rows of BERT's size ablation (Devlin et al. 2019, table 6): #L-#H-#A.
+    "3-768-12": Size(3, 768, 12),
+    "6-768-3": Size(6, 768, 3),
+    "6-768-12": Size(6, 768, 12),
+    "12-768-12": Size(12, 768, 12),
+    "12-1024-16": Size(12, 1024, 16),
+    "24-1024-16": Size(24, 1024, 16),
+}
+"""Named sizes. tiny to medium are those of Turc et al. 2019, base and large BERT's."""
+
+
+class Encoder:
+    """Bidirectional encoder (bert, roberta, modernbert, deberta-v2, albert, electra) for masked prediction."""
+
+    paper: ClassVar[str] = "Devlin et al. 2019, BERT; Warner et al. 2024, ModernBERT"
+
+    class Config(Section):
+        """Which layout, how large."""
+
+        family: Literal["encoder"] = "encoder"
+        kind: Literal["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"] = Field(
+            "modernbert", description="layout; modernbert learns fastest here, bert is the classic"
+        )
+        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; 0 suits a single pass over the text")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+
+        @field_validator("size")
+        @classmethod
+        def _known_size(cls, value: str) -> str:
+            if value not in SIZES:
+                raise ValueError(f"it must be one of {', '.join(SIZES)}.")
+            return value
+
+        @model_validator(mode="after")
+        def _heads_divide(self) -> Encoder.Config:
+            size = SIZES[self.size]
+            assert size.hidden % size.heads == 0
+            return self
+
+    def __init__(self, config: Config) -> None:
+        """Remember the section of the recipe."""
+        self.config = config
+
+    def build(self, vocabulary: Vocabulary, row_length: int, objective: str) -> PreTrainedModel:
+        """Return a freshly initialised masked-LM model for this vocabulary."""
+        if row_length > self.config.max_length:
+            raise RecipeError(
+                f"training.row_length is {row_length}; backbone.max_length is {self.config.max_length}",
+                do="Shorten the rows or raise backbone.max_length",
+            )
+        config = _CONFIGS[self.config.kind](SIZES[self.config.size], self.config, vocabulary)
+        config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
+        config.bos_token_id, config.eos_token_id = vocabulary.cls, vocabulary.sep
+        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+        return model
+
+
+def _common(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
+        "vocab_size": vocabulary.size,
+        "num_hidden_layers": size.layers,
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.heads,
+        "intermediate_size": 4 * size.hidden,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        "max_position_embeddings": config.max_length,
+    }
+
+
+def _bert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    return BertConfig(**_common(size, config, vocabulary))
+
+
+def _roberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    # RoBERTa counts positions from pad + 1. Two segment ids, so that pair tasks work with our tokenizers.
+    common = _common(size, config, vocabulary)
+    common["max_position_embeddings"] += vocabulary.pad + 1
+    return RobertaConfig(**common, pad_token_id=vocabulary.pad, type_vocab_size=2)
+
+
+def _modernbert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    # GeGLU has three matrices where BERT's feed-forward has two: 8/3 of the width keeps the parameters equal.
+    intermediate = max(64, round(size.hidden * 8 / 3 / 64) * 64)
+    return ModernBertConfig(
+        vocab_size=vocabulary.size,
+        num_hidden_layers=size.layers,
+        hidden_size=size.hidden,
+        num_attention_heads=size.heads,
+        intermediate_size=intermediate,
+        embedding_dropout=config.dropout,
+        mlp_dropout=config.dropout,
+        attention_dropout=0.0,
+        classifier_dropout=config.dropout,
+        max_position_embeddings=config.max_length,
+        # No objective here trains [CLS] for itself, so the mean of all positions is the better summary.
+        classifier_pooling="mean",
+        # Rows are short, where local attention saves nothing: every layer sees the whole row.
+        layer_types=["full_attention"] * size.layers if config.max_length <= 512 else None,
+        pad_token_id=vocabulary.pad,
+        bos_token_id=vocabulary.cls,
+        eos_token_id=vocabulary.sep,
+        cls_token_id=vocabulary.cls,
+        sep_token_id=vocabulary.sep,
+    )
+
+
+def _deberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    # Relative positions as DeBERTa-v3 has them, which its config's defaults leave off.
+    relative: dict[str, Any] = {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": min(256, config.max_length // 2),
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pooler_hidden_size": size.hidden,
+    }
+    return DebertaV2Config(**_common(size, config, vocabulary), **relative, type_vocab_size=0)
+
+
+def _albert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    return AlbertConfig(**_common(size, config, vocabulary), embedding_size=min(128, size.hidden), inner_group_num=1)
+
+
+def _electra(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    return ElectraConfig(**_common(size, config, vocabulary), embedding_size=min(size.hidden, 768))
+
+
+_CONFIGS: dict[str, Callable[[Size, Encoder.Config, Vocabulary], PreTrainedConfig]] = {
+    "bert": _bert,
+    "roberta": _roberta,
+    "modernbert": _modernbert,
+    "deberta-v2": _deberta,
+    "albert": _albert,
+    "electra": _electra,
+}

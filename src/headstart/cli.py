@@ -1,0 +1,156 @@
+"""The command line: a verb, a recipe, dotted overrides. Everything else happens in the stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headstart.core import artifact
+from headstart.core.errors import HeadstartError
+
+_STOPPED = 130
+
+app = typer.Typer(
+    help="Pre-train a language model once on your own text, fine-tune it for many tasks, "
+    "and know what each step bought and cost.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+
+Recipe = Annotated[str, typer.Argument(help="A YAML recipe; recipes/… also finds those that the package ships.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. training.budget='5 min'.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or lines.")]
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
+    if debug:
+        os.environ["HEADSTART_DEBUG"] = "1"
+
+
+@app.command()
+def pretrain(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Raw text → checkpoint. An unfinished run of the same recipe goes on."""
+    from headstart.core import config
+    from headstart.stages import pretrain as stage
+
+    filled = config.load(recipe, stage.PretrainRecipe, overrides or [])
+    before = _finished(filled.output)
+    folder = stage.run(filled, quiet)
+    _say_if_finished_before(before, folder)
+    _print(stage.summary(folder))
+
+
+@app.command()
+def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Checkpoint × task × adaptation → model, beside its baselines."""
+    from headstart.core import config
+    from headstart.stages import finetune as stage
+
+    filled = config.load(recipe, stage.FinetuneRecipe, overrides or [])
+    before = _finished(filled.output)
+    folder = stage.run(filled, quiet)
+    _say_if_finished_before(before, folder)
+    _print(stage.summary(folder))
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A folder that Headstart finished.")],
+    data: Annotated[Path, typer.Argument(help="Labelled rows for a fine-tuned model, raw text for a pre-trained one.")],
+) -> None:
+    """Score a model on other data; verifies the folder's hashes first."""
+    from headstart.stages import evaluate as stage
+
+    _print(json.dumps(stage.run(model, data), indent=2, ensure_ascii=False))
+
+
+@app.command()
+def plan(recipe: Recipe, overrides: Overrides = None) -> None:
+    """The price tag before anything is spent, from a few steps timed on this machine."""
+    from headstart.stages import plan as stage
+
+    _print(stage.render(stage.run(recipe, overrides or [])))
+
+
+@app.command("list")
+def list_(
+    group: Annotated[str, typer.Argument(help="objectives, backbones, tasks, adaptations, metrics or baselines.")],
+) -> None:
+    """What can be named in a recipe, with one line of help and its paper."""
+    from headstart.core import registry
+
+    entries = registry.describe(group)
+    width = max(len(entry.name) for entry in entries)
+    for entry in entries:
+        typer.echo(f"{entry.name:<{width}}  {entry.help}" + (f"  [{entry.paper}]" if entry.paper else ""))
+
+
+@app.command()
+def schema(verb: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain") -> None:
+    """The JSON Schema of a recipe, for editors to complete and check from."""
+    from headstart.core import config, registry
+    from headstart.core.errors import RecipeError
+    from headstart.stages import recipes
+
+    known = recipes.by_verb()
+    if verb not in known:
+        raise RecipeError(
+            f"there is no recipe for {verb!r}{registry.suggest(verb, known)}", allowed=f"Known: {', '.join(known)}"
+        )
+    typer.echo(json.dumps(config.schema(known[verb]), indent=2, ensure_ascii=False))
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can do, and the settings that follow."""
+    from headstart.stages import doctor as stage
+
+    _print(stage.render(stage.run()))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors meant for a person are printed without a traceback unless --debug is given."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        app(args=arguments, prog_name="headstart")
+    except HeadstartError as error:
+        if os.environ.get("HEADSTART_DEBUG"):
+            raise
+        typer.echo(f"headstart: {error}", err=True)
+        sys.exit(error.exit_code)
+    except SystemExit as stop:
+        # Typer turns Ctrl-C into this code, without a word.
+        if stop.code == _STOPPED:
+            typer.echo("headstart: stopped; the same command goes on from here.", err=True)
+        raise
+    except Exception as error:
+        if os.environ.get("HEADSTART_DEBUG"):
+            raise
+        refusal = artifact.explain(error)
+        if refusal is not None:
+            typer.echo(f"headstart: {refusal}", err=True)
+            sys.exit(refusal.exit_code)
+        typer.echo(
+            f"headstart: {type(error).__name__}: {error}\nThis is a fault of ours; `headstart --debug …` shows where.",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _finished(folder: Path) -> bool:
+    return artifact.is_complete(folder)
+
+
+def _say_if_finished_before(before: bool, folder: Path) -> None:
+    if before:
+        typer.echo(f"{folder} is finished already, by this very recipe; nothing was done.", err=True)
+
+
+def _print(text: Any) -> None:
+    typer.echo(text)

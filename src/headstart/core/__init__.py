@@ -1,0 +1,1 @@
+"""Contracts, config, registry, artifacts, errors: what everything else builds on, without torch."""

@@ -1,0 +1,245 @@
+"""A folder that is complete or absent.
+
+Files are staged beside their target, hashed into a manifest, flushed to disk with their folder, and only
+then renamed into place. `headstart.json` is that manifest: whoever finds it finds the whole artifact.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from headstart.core.errors import ArtifactError, ResourceError
+
+MANIFEST = "headstart.json"
+FORMAT = 1
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+_RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy", "scikit-learn")
+
+
+@contextmanager
+def staged(target: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Path]:
+    """Yield a folder to write into; on leaving, it becomes `target`, whole, or nothing remains of it.
+
+    `facts` (recipe, parents, seed, metrics, cost, …) go into the manifest. An existing target is replaced
+    only by the final rename. `size_hint` in bytes is checked against the free space first.
+    """
+    require_space(target.parent, size_hint)
+    staging = _staging_folder(target)
+    try:
+        yield staging
+        seal(staging, kind, **facts)
+        _replace(staging, target)
+    except Exception as error:
+        if is_disk_full(error):
+            raise ResourceError(f"the disk filled up while {target} was written", do=_SPACE_ADVICE) from error
+        raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def published(folder: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Path]:
+    """Like `staged`, but into a folder that already holds a run's own records, which stay.
+
+    Files are moved one by one and the manifest last, so that a folder with a manifest is complete.
+    `facts` may be extended by writing to the dictionary that it names before the block ends.
+    """
+    require_space(folder, size_hint)
+    staging = _staging_folder(folder / "model")
+    try:
+        yield staging
+        seal(staging, kind, **facts)
+        entries = sorted(staging.iterdir(), key=lambda path: path.name == MANIFEST)
+        for entry in entries:
+            destination = folder / entry.name
+            if destination.is_dir():
+                shutil.rmtree(destination)
+            os.replace(entry, destination)
+        flush(folder)
+    except Exception as error:
+        if is_disk_full(error):
+            raise ResourceError(f"the disk filled up while {folder} was written", do=_SPACE_ADVICE) from error
+        raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def seal(folder: Path, kind: str, **facts: Any) -> None:
+    """Write the manifest of a folder and flush every file of it to disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **facts,
+        "versions": versions(),
+        "files": {
+            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            for path in files
+        },
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for path in [*files, folder / MANIFEST]:
+        flush(path)
+    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+        flush(path)
+    flush(folder)
+
+
+def is_complete(folder: Path) -> bool:
+    """Say whether a folder holds a finished artifact, by its manifest alone."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of an artifact."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"there is no folder {folder}", allowed="An artifact is a folder with a headstart.json", do="Check the path"
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"{folder} has no {MANIFEST}", allowed="A finished artifact has one", do="Finish the run first"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{path} cannot be read ({error})", do="Restore the folder or make it anew") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ArtifactError(f"{path} is no manifest of ours", do="Restore the folder or make it anew")
+    return manifest
+
+
+def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
+    """Check every file of an artifact against its manifest and return the manifest."""
+    manifest = read_manifest(folder)
+    if kind is not None and manifest.get("kind") != kind:
+        raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a {kind} is needed here")
+    for name, stated in manifest["files"].items():
+        path = folder / name
+        if not isinstance(stated, dict) or not {"bytes", "sha256"} <= stated.keys():
+            raise ArtifactError(
+                f"{folder / MANIFEST} does not say what {name} holds", do="Restore the folder or make it anew"
+            )
+        if not path.is_file():
+            raise ArtifactError(f"{folder} lacks {name}", do="Restore the folder or make it anew")
+        if path.stat().st_size != stated["bytes"] or sha256(path) != stated["sha256"]:
+            raise ArtifactError(
+                f"{path} is not what was written (its hash differs)", do="Restore the folder or make it anew"
+            )
+    return manifest
+
+
+def identity(folder: Path) -> str:
+    """Return a hash that names an artifact's content: of its manifest's file hashes, or of the files."""
+    if is_complete(folder):
+        files = read_manifest(folder)["files"]
+        parts = [f"{name}:{files[name]['sha256']}" for name in sorted(files)]
+    else:
+        parts = [f"{p.relative_to(folder)}:{sha256(p)}" for p in sorted(folder.glob("*")) if p.is_file()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for package in _RECORDED_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Raise before writing if the disk under `folder` has no room for `size` bytes and a tenth more."""
+    probe = folder
+    while not probe.exists():
+        probe = probe.parent
+    free = shutil.disk_usage(probe).free
+    if free < size * 1.1:
+        raise ResourceError(
+            f"{folder} needs {size * 1.1 / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free", do=_SPACE_ADVICE
+        )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Say whether an error, or one behind it, means a full disk; libraries in Rust tell so in words alone."""
+    link: BaseException | None = error
+    while link is not None:
+        if getattr(link, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(link):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def explain(error: Exception) -> ResourceError | None:
+    """Turn what the system refuses (a full disk, a forbidden path) into an error for a person; None for a fault of ours."""
+    if is_disk_full(error):
+        return ResourceError("the disk filled up", allowed="Writing needs free space", do=_SPACE_ADVICE)
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:
+        return None
+    return ResourceError(
+        f"the system refuses {error.filename} ({error.strerror})",
+        allowed="Paths must be yours to use, and every part of an output's path a folder",
+        do="Change the permissions or choose another path",
+    )
+
+
+def sha256(path: Path) -> str:
+    """Hash a file without reading it whole into memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Force a file or a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _staging_folder(target: Path) -> Path:
+    """Make an empty staging folder beside the target, clearing or putting back what a killed run left there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    outgoing = _outgoing(target)
+    if outgoing.exists() and not target.exists():
+        os.rename(outgoing, target)
+    shutil.rmtree(outgoing, ignore_errors=True)
+    staging = target.parent / f".{target.name}.staging"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    return staging
+
+
+def _outgoing(target: Path) -> Path:
+    """Where the old target lies between the two renames that put the new one in its place."""
+    return target.parent / f".{target.name}.outgoing"
+
+
+def _replace(staging: Path, target: Path) -> None:
+    if target.exists():
+        outgoing = _outgoing(target)
+        os.rename(target, outgoing)
+        os.rename(staging, target)
+        shutil.rmtree(outgoing, ignore_errors=True)
+    else:
+        os.rename(staging, target)
+    flush(target.parent)
+
+
+_SPACE_ADVICE = "Free some space, or set `output` to another disk; a run that was stopped goes on when started again"

@@ -1,0 +1,341 @@
+"""Recipes: pydantic models in YAML, with dotted overrides, hints for misspelt keys and a full dump.
+
+A section such as `objective: {name: masked_lm, rate: 0.15}` is validated by the Config of the class that
+its selector names, so a setting is declared once, by the class that reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, SkipValidation, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from headstart.core import registry
+from headstart.core.errors import RecipeError
+
+RecipeT = TypeVar("RecipeT", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """Base of every part of a recipe: unknown keys are errors, values do not change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Marks a field whose class is chosen by name from a group of the registry."""
+
+    group: str
+
+
+ObjectiveSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("objectives")]
+BackboneSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("backbones")]
+TaskSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("tasks")]
+AdaptationSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("adaptations")]
+
+
+def load(path: str | Path, model: type[RecipeT], overrides: Sequence[str] = ()) -> RecipeT:
+    """Read a YAML recipe, apply dotted overrides, and validate it into `model`.
+
+    `${here}` stands for the recipe's own folder and `${NAME:-default}` for an environment variable.
+    """
+    path = find(path)
+    raw = parse(path)
+    return fill(model, apply_overrides(raw, overrides), where=str(path))
+
+
+def find(path: str | Path) -> Path:
+    """Return the recipe file: as given, or the one of that name that the package ships."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    shipped = Path(__file__).parent.parent / path
+    if path.parts[:1] == ("recipes",) and shipped.is_file():
+        return shipped
+    siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    raise RecipeError(
+        f"there is no recipe at {path}{registry.suggest(path.name, siblings)}",
+        do="Give the path of a YAML file; `headstart schema` describes one",
+    )
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """Read a YAML file into plain dictionaries, with `${…}` replaced."""
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 text (byte {error.start})", do="Save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise RecipeError(
+            f"{path}{place} is not valid YAML: {getattr(error, 'problem', error)}",
+            do="Mend that line; text with `: `, `[` or `#` in it wants quotes",
+        ) from error
+    if not isinstance(raw, dict):
+        held = {"NoneType": "nothing", "str": "plain text", "list": "a list"}.get(type(raw).__name__, repr(raw))
+        raise RecipeError(
+            f"{path} holds {held}",
+            allowed="A recipe is a mapping of keys to values",
+            do="`headstart schema` describes every key",
+        )
+    filled: dict[str, Any] = _interpolate(raw, {"here": str(path.parent)}, str(path))
+    return filled
+
+
+def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy with `training.budget=5 min` and the like set; values are read as YAML."""
+    raw = copy.deepcopy(raw)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise RecipeError(
+                f"override {override!r} has no '='",
+                allowed="Overrides read key.subkey=value",
+                do="Quote values with spaces",
+            )
+        node: Any = raw
+        *parents, last = key.strip().split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise RecipeError(
+                    f"override {override!r} goes into {parent!r}, which is a value, not a section",
+                    do="Set it as a whole, or leave out what follows the dot",
+                )
+        try:
+            node[last] = yaml.load(value, Loader=_Loader) if value else None
+        except yaml.YAMLError as error:
+            raise RecipeError(f"override {override!r} has a value that is not YAML") from error
+    return raw
+
+
+def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -> RecipeT:
+    """Validate plain dictionaries into a recipe, every default filled, or raise one error with all faults."""
+    faults: list[str] = []
+    raw = dict(raw)
+    for name, field, group in _chosen_fields(model):
+        if name in raw:
+            raw[name] = choose(group, name, raw[name], faults)
+        elif field.is_required():
+            known = registry.names(group)
+            example = f"{name}: {{{registry.SELECTOR[group]}: {known[0]}}}"
+            faults.append(f"{name} is missing; known: {', '.join(known)}. Add it, such as `{example}`.")
+            raw[name] = None
+        else:
+            raw[name] = choose(group, name, field.get_default(call_default_factory=True), faults)
+    try:
+        recipe = model.model_validate(raw)
+    except ValidationError as error:
+        faults = [_sentence(model, detail) for detail in error.errors()] + faults
+    if faults:
+        raise RecipeError(f"{where}: " + "\n  ".join(faults), do="`headstart schema` describes every key")
+    return recipe
+
+
+def to_dict(recipe: BaseModel) -> dict[str, Any]:
+    """Return the filled recipe as plain JSON types: every default written out."""
+    return recipe.model_dump(mode="json")
+
+
+def to_yaml(recipe: BaseModel) -> str:
+    """Return the filled recipe as YAML in the order of its fields."""
+    return yaml.dump(to_dict(recipe), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def fingerprint(value: Any, length: int = 16) -> str:
+    """Return a short hash of plain JSON data, equal for equal content."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:length]
+
+
+def schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a recipe with every registered section in it, for editors to complete from."""
+    document = model.model_json_schema()
+    for name, _, group in _chosen_fields(model):
+        names = registry.names(group)
+        document["properties"][name] = {"oneOf": [{"enum": names}, *(_section_schema(group, entry) for entry in names)]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
+
+
+def _section_schema(group: str, name: str) -> dict[str, Any]:
+    section = registry.resolve(group, name).Config.model_json_schema()
+    section["properties"][registry.SELECTOR[group]] = {"const": name}
+    section["required"] = sorted({*section.get("required", []), registry.SELECTOR[group]})
+    definitions = section.pop("$defs", {})
+    inlined: dict[str, Any] = _inline(section, definitions)
+    return inlined
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return _inline(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inline(value, definitions) for key, value in node.items()}
+    return [_inline(item, definitions) for item in node] if isinstance(node, list) else node
+
+
+def _chosen_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
+    for name, field in model.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, Chosen):
+                yield name, field, mark.group
+
+
+def choose(group: str, name: str, value: Any, faults: list[str]) -> Any:
+    """Validate one section by the Config of the class that it names; faults are collected, not raised."""
+    selector = registry.SELECTOR[group]
+    if isinstance(value, Section):
+        return value
+    if isinstance(value, str):
+        value = {selector: value}
+    if not isinstance(value, dict) or not isinstance(value.get(selector), str):
+        faults.append(f"{name} needs a {selector}; known: {', '.join(registry.names(group))}.")
+        return None
+    try:
+        config: type[Section] = registry.resolve(group, value[selector]).Config
+        return config.model_validate(value)
+    except RecipeError as error:
+        faults.append(f"{name}.{selector}: {error}")
+    except ValidationError as error:
+        faults.extend(_sentence(config, detail, prefix=(name,)) for detail in error.errors())
+    return None
+
+
+_BOUNDS = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
+
+
+def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, ...] = ()) -> str:
+    """Turn one pydantic error into: what was found, what is allowed, what to do."""
+    location = [str(part) for part in detail["loc"]]
+    path = ".".join((*prefix, *location))
+    field = _field(model, location)
+    hint = f" ({field.description})" if field is not None and field.description else ""
+    kind, found = detail["type"], _short(detail["input"])
+    if kind == "extra_forbidden":
+        owner = _owner(model, location)
+        known = list(owner.model_fields) if owner else []
+        return (
+            f"{path} is not a known key{registry.suggest(location[-1], known) or '.'} Allowed here: {', '.join(known)}."
+        )
+    if kind == "missing":
+        section = _owner(model, [*location, ""])
+        return f"{path} is missing{hint}." + (f" Its keys: {', '.join(section.model_fields)}." if section else "")
+    if kind in _BOUNDS:
+        return f"{path} is {found}; it must lie in {_interval(field)}.{hint}"
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if not location:
+        return f"{path}: {message}" if path else message
+    return (
+        f"{path} is {found}; it must be {message}{hint}." if kind != "value_error" else f"{path} is {found}; {message}"
+    )
+
+
+def _interval(field: FieldInfo | None) -> str:
+    bounds = {
+        name: getattr(mark, name)
+        for mark in (field.metadata if field else ())
+        for name in ("gt", "ge", "lt", "le")
+        if hasattr(mark, name)
+    }
+    low = f"({bounds['gt']:g}" if "gt" in bounds else f"[{bounds['ge']:g}" if "ge" in bounds else "(−∞"
+    high = f"{bounds['lt']:g})" if "lt" in bounds else f"{bounds['le']:g}]" if "le" in bounds else "∞)"
+    return f"{low}, {high}"
+
+
+def _owner(model: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
+    owner: type[BaseModel] | None = model
+    for part in location[:-1]:
+        field = owner.model_fields.get(part) if owner else None
+        owner = (
+            next((t for t in (field.annotation, *get_args(field.annotation)) if _is_model(t)), None) if field else None
+        )
+    return owner
+
+
+def _field(model: type[BaseModel], location: Sequence[str]) -> FieldInfo | None:
+    owner = _owner(model, location) if location else None
+    return owner.model_fields.get(location[-1]) if owner else None
+
+
+def _is_model(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+_PLACEHOLDER = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def _interpolate(node: Any, values: dict[str, str], where: str) -> Any:
+    if isinstance(node, dict):
+        return {key: _interpolate(value, values, where) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_interpolate(item, values, where) for item in node]
+    if not isinstance(node, str):
+        return node
+
+    def replace(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        value = values.get(name) or os.environ.get(name) or default
+        if value is None:
+            raise RecipeError(
+                f"{where} uses ${{{name}}}, which is not set", do=f"export {name}=… or write ${{{name}:-default}}"
+            )
+        return value
+
+    return _PLACEHOLDER.sub(replace, node)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without the two traps of recipes: 1e-3 is a number, and a key stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a key that stands twice, where YAML would silently keep the last."""
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse aliases: no recipe needs them, and nested ones can fill the memory."""
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None, None, "aliases (*name) are not allowed in recipes", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the words that the loader would read as numbers."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(
+            r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$|^[-+]?\.(?:inf|Inf)$|^\.(?:nan|NaN)$"
+        ),
+        list("-+0123456789."),
+    )

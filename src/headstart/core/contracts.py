@@ -1,0 +1,283 @@
+"""The contracts on one page: what flows, and who does what with it.
+
+    Document ─ tokens ─ rows ─ Objective.corrupt ─ Batch ─ Backbone's model ─ Objective.loss
+    labelled rows ─ Task.encode ─ Task.collate ─ Batch ─ Adaptation's model ─ Task.loss
+
+The training loop sees a Learner and nothing else. Torch is named for type checkers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headstart.core.config import Section
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Batch = Mapping[str, "torch.Tensor"]
+"""Named tensors whose first dimension is the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with a stable identity; what every reader yields."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """One input that could not be used: where it stood and why."""
+
+    file: str
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Sample:
+    """The identity of one training sample, from which its noise is derived."""
+
+    epoch: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What an objective must know of a tokenizer: ids, and two tables over them."""
+
+    size: int
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    special: Bools = field(repr=False)
+    """special[id]: never corrupted, never predicted."""
+    starts_word: Bools = field(repr=False)
+    """starts_word[id]: the token opens a word; the others continue the one before."""
+    ends_word: Bools | None = field(default=None, repr=False)
+    """ends_word[id]: no word goes on past the token (a line's end, a mark); None where `starts_word` says it all."""
+
+    def word_starts(self, ids: Ints) -> Bools:
+        """Say of each token of a row, or of rows, whether it opens a word there, by itself or by what precedes it."""
+        ends = self.special if self.ends_word is None else self.special | self.ends_word
+        opens: Bools = self.starts_word[ids]
+        opens[..., :1] = True
+        opens[..., 1:] |= ends[ids[..., :-1]]
+        return opens
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of packed token rows, without padding, before any corruption."""
+
+    ids: Ints
+    """Token ids, shape (rows, row length), special tokens included."""
+    samples: Sequence[Sample]
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """A family of networks with named sizes, over transformers' configs."""
+
+    Config: ClassVar[type[Section]]
+    paper: ClassVar[str]
+
+    def build(self, vocabulary: Vocabulary, row_length: int, objective: str) -> PreTrainedModel:
+        """Return a freshly initialised model with the head that the objective trains."""
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A way to make a batch out of rows, and a loss out of a model and that batch."""
+
+    Config: ClassVar[type[Section]]
+    paper: ClassVar[str]
+    families: ClassVar[tuple[str, ...]]
+
+    def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
+        """Return the batch that the model reads; a pure function of the rows' samples and the seed."""
+        ...
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of predictions in the batch, by which the summed loss is divided."""
+        ...
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return the loss summed over the batch's predictions."""
+        ...
+
+    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
+        """Return sums over the batch's predictions for held-out data: `loss` first, then what else tells."""
+        ...
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Any:
+        """Return a data collator for transformers' Trainer or a plain DataLoader."""
+        ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled rows of one split: the columns that a task asked for."""
+
+    columns: Mapping[str, Sequence[Any]]
+    labels: Sequence[Any]
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Sequence[int]) -> Examples:
+        """Return the chosen rows in the given order."""
+        columns = {name: [values[i] for i in indices] for name, values in self.columns.items()}
+        return Examples(columns, [self.labels[i] for i in indices], self.source)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A kind of labelled problem: head, encoding, decoding, metrics."""
+
+    Config: ClassVar[type[Section]]
+    paper: ClassVar[str]
+
+    auto_class: ClassVar[str]
+    """The class of transformers that holds this task's head, by name."""
+    families: ClassVar[tuple[str, ...]]
+
+    def fit_labels(self, train: Examples) -> None:
+        """Learn the label set from the training rows alone."""
+        ...
+
+    def head_settings(self) -> dict[str, Any]:
+        """Return what the model's config must say about the head."""
+        ...
+
+    def prepare_head(self, model: PreTrainedModel) -> None:
+        """Adjust a new head's starting point to the training labels, where that helps."""
+        ...
+
+    def encode(self, examples: Examples, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[dict[str, Any]]:
+        """Return one mapping per example: token ids and the label as a number."""
+        ...
+
+    def collate(self, encoded: Sequence[dict[str, Any]], pad: int) -> Batch:
+        """Pad encoded examples to their longest and stack them."""
+        ...
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return the loss summed over the batch's examples."""
+        ...
+
+    def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Run the model on a batch, labels left out."""
+        ...
+
+    def decode(self, logits: npt.NDArray[np.float32]) -> list[Any]:
+        """Turn the model's output into labels (or numbers) as the data has them."""
+        ...
+
+    def metrics(self) -> tuple[str, ...]:
+        """Name the metrics of this problem, the one to select models by first."""
+        ...
+
+
+class ModelSource(Protocol):
+    """Where an adaptation gets the network from: the checkpoint's weights, or its shape alone."""
+
+    def pretrained(self) -> PreTrainedModel:
+        """Load the checkpoint; the task's head is new."""
+        ...
+
+    def fresh(self) -> PreTrainedModel:
+        """Build the same network with new weights throughout."""
+        ...
+
+    def new_parameters(self) -> frozenset[str]:
+        """Name the parameters that the checkpoint did not hold (the head), after `pretrained`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that share a learning-rate factor."""
+
+    names: tuple[str, ...]
+    lr_scale: float = 1.0
+
+
+@runtime_checkable
+class Adaptation(Protocol):
+    """A way to turn a pre-trained model into one for a task: what is kept, what moves."""
+
+    Config: ClassVar[type[Section]]
+    paper: ClassVar[str]
+
+    def adapt(self, source: ModelSource) -> PreTrainedModel:
+        """Return the model to train, with `requires_grad` set on what moves."""
+        ...
+
+    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
+        """Return the trainable parameters in groups of equal learning-rate factor."""
+        ...
+
+    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Undo whatever served training alone, so that the saved model is plain Hugging Face."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """All that the training loop knows: samples in, summed loss out."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """Called with a batch, it returns the summed loss; its parameters are what is trained and saved."""
+        ...
+
+    @property
+    def lengths(self) -> Sequence[int] | None:
+        """Tokens of each sample where they differ, so that batches can spare padding; None for packed rows."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
+        ...
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """Build a batch: a pure function of the samples and the run's seed."""
+        ...
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of predictions in a batch."""
+        ...
+
+    def tokens(self, batch: Batch) -> int:
+        """Return the number of tokens that the model reads in a batch."""
+        ...
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Return the trainable parameters of `module` by name."""
+        ...
+
+    def validate(self) -> dict[str, float]:
+        """Measure on held-out data; the first value is the one to select checkpoints by."""
+        ...
+
+
+class Reader(Protocol):
+    """Yields documents and rejects, in a stable order, losing nothing in silence."""
+
+    def __iter__(self) -> Iterator[Document | Reject]:
+        """Iterate over the input once more from its beginning."""
+        ...

@@ -1,0 +1,168 @@
+"""What can be named in a recipe: tables of strings, plus entry points for plugins.
+
+A name maps to "module:Class" as text, so that looking up a name imports nothing and `headstart list`
+starts without torch. A plugin adds names by the entry-point group `headstart.<group>`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from headstart.core.errors import RecipeError
+
+TABLES: dict[str, dict[str, str]] = {
+    "objectives": {
+        "masked_lm": "headstart.objectives.masked_lm:MaskedLM",
+    },
+    "backbones": {
+        "encoder": "headstart.backbones.encoder:Encoder",
+    },
+    "tasks": {
+        "classify": "headstart.tasks.classify:Classify",
+    },
+    "adaptations": {
+        "full": "headstart.adaptation.full:Full",
+        "scratch": "headstart.adaptation.scratch:Scratch",
+        "features": "headstart.adaptation.features:Features",
+    },
+    "metrics": {
+        "accuracy": "headstart.evaluation.metrics:accuracy",
+        "f1": "headstart.evaluation.metrics:f1",
+        "macro_f1": "headstart.evaluation.metrics:macro_f1",
+        "matthews": "headstart.evaluation.metrics:matthews",
+        "pearson": "headstart.evaluation.metrics:pearson",
+        "spearman": "headstart.evaluation.metrics:spearman",
+    },
+    "baselines": {
+        "majority": "headstart.evaluation.baselines:majority",
+        "svm": "headstart.evaluation.baselines:svm",
+    },
+}
+
+SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}
+"""The key by which a recipe's section names its entry: `objective: {name: masked_lm}`."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of `headstart list`: read from the source, without importing it."""
+
+    name: str
+    target: str
+    help: str
+    paper: str
+
+
+def names(group: str) -> list[str]:
+    """List the names of a group, built-in ones first, then plugins' in alphabetical order."""
+    return list(_table(group))
+
+
+def target(group: str, name: str) -> str:
+    """Return "module:attribute" for a name, or raise an error that suggests the nearest one."""
+    table = _table(group)
+    if name not in table:
+        raise RecipeError(
+            f"{group} has no {name!r}{suggest(name, table)}",
+            allowed=f"Known: {', '.join(table)}",
+            do=f"`headstart list {group}` says what each is; a plugin adds one by the entry point headstart.{group}",
+        )
+    return table[name]
+
+
+def resolve(group: str, name: str) -> Any:
+    """Import and return the class or function that a name stands for."""
+    module_name, _, attribute = target(group, name).partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(
+            f"{group} names {name!r} as {module_name}:{attribute}, which cannot be imported ({error})",
+            do="Mend the registry line or the plugin's entry point",
+        ) from error
+
+
+def build(group: str, config: Any) -> Any:
+    """Construct the entry that a validated section of a recipe names."""
+    return resolve(group, getattr(config, SELECTOR[group]))(config)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" where a known word is near, else an empty text."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def describe(group: str) -> list[Entry]:
+    """Describe every entry of a group by its docstring's first line and its `paper`, read from the source."""
+    return [_describe(group, name) for name in names(group)]
+
+
+def _describe(group: str, name: str) -> Entry:
+    where = target(group, name)
+    module_name, _, attribute = where.partition(":")
+    node = next(
+        (
+            node
+            for node in _source(module_name).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute
+        ),
+        None,
+    )
+    if node is None:
+        return Entry(name, where, "", "")
+    first_line = (ast.get_docstring(node) or "").partition("\n")[0]
+    return Entry(name, where, first_line, _paper(node))
+
+
+def _paper(node: ast.ClassDef | ast.FunctionDef) -> str:
+    for statement in node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="paper")], value=ast.Constant(value=str(text))):
+                return text
+            case ast.AnnAssign(target=ast.Name(id="paper"), value=ast.Constant(value=str(text))):
+                return text
+    for line in (ast.get_docstring(node) or "").splitlines():
+        if line.strip().startswith("Paper:"):
+            return line.partition("Paper:")[2].strip()
+    return ""
+
+
+@lru_cache(maxsize=256)
+def _source(module_name: str) -> ast.Module:
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except ImportError:
+        spec = None
+    if spec is None or spec.origin is None:
+        return ast.Module(body=[], type_ignores=[])
+    with open(spec.origin, encoding="utf-8") as file:
+        return ast.parse(file.read())
+
+
+def _table(group: str) -> dict[str, str]:
+    if group not in TABLES:
+        raise RecipeError(f"there is no group {group!r}{suggest(group, TABLES)}", allowed=f"Known: {', '.join(TABLES)}")
+    points = sorted(entry_points(group=f"headstart.{group}"), key=lambda point: point.name)
+    plugins = {point.name: point.value for point in points}
+    twice = next((point for point in points if point.value != plugins[point.name]), None)
+    if twice is not None:
+        raise RecipeError(
+            f"two plugins give {group} the name {twice.name!r}: {twice.value} and {plugins[twice.name]}",
+            do="Uninstall one of them or rename its entry point",
+        )
+    clash = sorted(set(plugins) & set(TABLES[group]))
+    if clash:
+        raise RecipeError(
+            f"a plugin gives {group} the name {clash[0]!r}, which Headstart has",
+            do="Uninstall the plugin or rename its entry point",
+        )
+    return TABLES[group] | plugins

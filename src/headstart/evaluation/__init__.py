@@ -1,0 +1,1 @@
+"""What a score is worth: metrics, baselines, significance, and what it cost."""

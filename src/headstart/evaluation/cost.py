@@ -1,0 +1,251 @@
+"""The price tag of a run: forecast before it, measured during it, in the same units.
+
+with Meter(config=recipe.cost) as meter:
+    ...
+    meter.tokens += tokens
+    meter.flops += flops
+print(meter.tag().sentence())
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import Field, field_validator
+
+from headstart.core.config import Section
+from headstart.core.errors import HeadstartError
+from headstart.evaluation import energy as energy_module
+from headstart.evaluation.energy import WORLD, EnergyMeter
+from headstart.evaluation.memory import PeakMemory
+
+
+class CostConfig(Section):
+    """What the price tag assumes of the place where a run takes place; a recipe's `cost` section."""
+
+    price_per_hour: float = Field(
+        default=0.10, ge=0, description="Price of the machine per hour; 0.10 USD rents 2 to 4 CPU cores."
+    )
+    currency: str = Field(default="USD", min_length=1, description="Currency of price_per_hour.")
+    country: str = Field(
+        default=WORLD, description="Whose grid supplies the power: an ISO code such as DEU, or WORLD for the mean."
+    )
+
+    @field_validator("country")
+    @classmethod
+    def _upper(cls, value: str) -> str:
+        return value.upper()
+
+
+@dataclass(frozen=True)
+class PriceTag:
+    """What a run costs. `None` means not known (a forecast's memory, energy without codecarbon), never nought."""
+
+    tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    peak_memory_mb: float | None = None
+    kwh: float | None = None
+    co2e_kg: float | None = None
+    money: float = 0.0
+    currency: str = "USD"
+    assumptions: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> PriceTag:
+        """Read what `to_dict` wrote; keys of a later version are left aside."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def __add__(self, other: PriceTag) -> PriceTag:
+        """Add two stretches of work: everything sums, but memory, of which the higher peak counts.
+
+        What is unknown on one side is unknown in the sum. Assumptions that differ stand side by side.
+        """
+        if self.currency != other.currency:
+            raise HeadstartError(
+                f"one price is in {self.currency}, the other in {other.currency}",
+                do="Set cost.currency alike in both recipes",
+            )
+        peaks = [peak for peak in (self.peak_memory_mb, other.peak_memory_mb) if peak is not None]
+        return PriceTag(
+            self.tokens + other.tokens,
+            self.flops + other.flops,
+            self.seconds + other.seconds,
+            max(peaks, default=None),
+            _sum(self.kwh, other.kwh),
+            _sum(self.co2e_kg, other.co2e_kg),
+            self.money + other.money,
+            self.currency,
+            _merge(self.assumptions, other.assumptions),
+        )
+
+    def sentence(self) -> str:
+        """Return the tag on one line, to be read by a person."""
+        parts = [f"{_count(self.tokens)} tokens", f"{self.flops:.2g} FLOPs", _duration(self.seconds)]
+        if self.peak_memory_mb is not None:
+            parts.append(f"{self.peak_memory_mb:,.0f} MB at most")
+        parts.append("energy not known" if self.kwh is None else f"{self.kwh:.2g} kWh")
+        if self.co2e_kg is not None:
+            parts.append(f"{self.co2e_kg * 1000:.2g} g CO₂e" if self.co2e_kg < 1 else f"{self.co2e_kg:.3g} kg CO₂e")
+        parts.append(f"{self.money:.2f} {self.currency}" if self.money >= 0.1 else f"{self.money:.2g} {self.currency}")
+        return ", ".join(parts)
+
+
+class Meter:
+    """Measures a stretch of work as a context manager; `tag()` reads it at any time.
+
+    A resumed run passes the tag that its checkpoint holds as `previous`, and the new tag goes on from there.
+    `energy=False` leaves energy unmeasured, for work too short to matter.
+    """
+
+    def __init__(self, previous: PriceTag | None = None, config: CostConfig | None = None, energy: bool = True) -> None:
+        """Check the assumptions now, so that a wrong country fails before the work and not after."""
+        self.previous, self.config = previous, config or CostConfig()
+        self.tokens = 0
+        self.flops = 0.0
+        self._measures_energy = energy
+        if energy and energy_module.installed():
+            energy_module.carbon_intensity(self.config.country)
+        self._energy: EnergyMeter | None = None
+        self._memory: PeakMemory | None = None
+        self._started = 0.0
+        self._final: PriceTag | None = None
+
+    def __enter__(self) -> Self:
+        """Start the clock."""
+        self._started = time.perf_counter()
+        self._memory = PeakMemory()
+        self._energy = EnergyMeter() if self._measures_energy else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the clock; the tag stands from here on, after an exception too."""
+        seconds = time.perf_counter() - self._started
+        if self._energy:
+            self._energy.stop()
+        if self._memory:
+            self._memory.stop()
+        self._final = self._stretch(seconds)
+
+    def tag(self) -> PriceTag:
+        """Return the price tag until now (or until the end of the block), what went before included."""
+        stretch = self._final or self._stretch(time.perf_counter() - self._started)
+        stretch = replace(stretch, tokens=self.tokens, flops=self.flops)
+        return self.previous + stretch if self.previous else stretch
+
+    def _stretch(self, seconds: float) -> PriceTag:
+        if self._memory is None:
+            raise RuntimeError("a Meter is read inside or after its `with` block")
+        reading = self._energy.read() if self._energy else None
+        kwh = reading.kwh if reading else None
+        co2e, assumptions = _emissions(kwh, self.config)
+        assumptions["energy"] = reading.source if reading else "not measured"
+        return PriceTag(
+            seconds=seconds,
+            peak_memory_mb=self._memory.megabytes(),
+            kwh=kwh,
+            co2e_kg=co2e,
+            money=seconds / 3600 * self.config.price_per_hour,
+            currency=self.config.currency,
+            assumptions=assumptions,
+        )
+
+
+def training_flops(
+    parameters: float,
+    tokens: float,
+    *,
+    layers: int,
+    hidden: int,
+    row_length: int,
+    head_parameters: float = 0,
+    predictions: float | None = None,
+    passes: float = 3.0,
+) -> float:
+    """Return the floating-point operations of training on `tokens`: 6·N per token, plus attention, plus the head.
+
+    `parameters` are those of the body that every token passes through: without embeddings, whose look-up
+    multiplies nothing, and without the head. `head_parameters` (hidden × vocabulary, tied or not, and any
+    transform before it) count once per prediction: for a masked LM the masked positions alone, for a causal one
+    (`predictions=None`) every token. Attention adds 12·layers·hidden·row_length per token, bidirectional;
+    give the window as `row_length` where attention is local. `passes` is 3 for training (the backward pass costs
+    twice the forward one) and 1 for inference or a frozen body.
+    Paper: Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B
+    """
+    predictions = tokens if predictions is None else predictions
+    per_token = 2.0 * parameters + 4.0 * layers * hidden * row_length
+    return passes * (per_token * tokens + 2.0 * head_parameters * predictions)
+
+
+def forecast_tag(
+    flops: float,
+    flops_per_second: float,
+    config: CostConfig,
+    watts: float | None = None,
+    tokens: int = 0,
+    peak_memory_mb: float | None = None,
+) -> PriceTag:
+    """Return the price tag of work not yet done, from its FLOPs and this machine's measured speed.
+
+    Without `watts`, processor and memory are taken at full load by codecarbon's tables; without codecarbon
+    energy stays unknown.
+    """
+    if not flops_per_second > 0:
+        raise HeadstartError(f"the speed is {flops_per_second} FLOP/s", allowed="A forecast needs a positive one")
+    seconds = flops / flops_per_second
+    source = "stated by the caller"
+    if watts is None and energy_module.installed():
+        watts, source = energy_module.full_load_watts()
+    kwh = None if watts is None else watts * seconds / 3.6e6
+    co2e, assumptions = _emissions(kwh, config)
+    assumptions["energy"] = (
+        "not known: codecarbon is not installed" if watts is None else f"{watts:g} W throughout; {source}"
+    )
+    assumptions["speed"] = f"{flops_per_second:.3g} FLOP/s"
+    money = seconds / 3600 * config.price_per_hour
+    return PriceTag(tokens, flops, seconds, peak_memory_mb, kwh, co2e, money, config.currency, assumptions)
+
+
+def _emissions(kwh: float | None, config: CostConfig) -> tuple[float | None, dict[str, str]]:
+    assumptions = {"price": f"{config.price_per_hour:g} {config.currency} per hour"}
+    if kwh is None or not energy_module.installed():
+        return None, assumptions
+    grams = energy_module.carbon_intensity(config.country)
+    assumptions["grid"] = f"{config.country}, {grams:g} g CO₂e per kWh, by codecarbon"
+    return kwh * grams / 1000, assumptions
+
+
+def _sum(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left + right
+
+
+def _merge(left: dict[str, str], right: dict[str, str]) -> dict[str, str]:
+    merged = dict(left)
+    for key, text in right.items():
+        known = merged.get(key, "").split(" | ") if key in merged else []
+        merged[key] = " | ".join(dict.fromkeys([*known, *text.split(" | ")]))
+    return merged
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

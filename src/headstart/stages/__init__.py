@@ -1,0 +1,1 @@
+"""One verb per file: a recipe and `run(recipe)`. Only here do two noun packages meet."""

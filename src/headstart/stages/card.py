@@ -1,0 +1,109 @@
+"""The model card beside every artifact: what it is, what it was made from, how good it is, what it cost."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from transformers import PreTrainedModel
+
+from headstart.evaluation.cost import PriceTag
+
+
+def input_names(model: PreTrainedModel) -> list[str]:
+    """Name the inputs that the model takes, so that the saved tokenizer gives just those."""
+    takes = inspect.signature(model.forward).parameters
+    return ["input_ids", *(name for name in ("token_type_ids", "attention_mask") if name in takes)]
+
+
+def pretrained(facts: Mapping[str, Any]) -> str:
+    """Write the card of a pre-trained checkpoint."""
+    recipe, data, metrics = facts["recipe"], facts["data"], facts["metrics"]
+    backbone, objective = recipe["backbone"], recipe["objective"]
+    validation = metrics["validation"]
+    rows = [["held-out loss (nats per prediction)", f"{validation.get('loss', float('nan')):.3f}"]]
+    rows.append(["the same for a unigram model", f"{metrics['unigram_entropy']:.3f}"])
+    if "accuracy" in validation:
+        rows.append(["held-out accuracy of predictions", f"{validation['accuracy']:.1%}"])
+    name = f"{backbone.get('kind', backbone['family'])}-{backbone.get('size', '')}".rstrip("-")
+    return "\n\n".join([
+        _front(["headstart", objective["name"]], "fill-mask" if objective["name"] == "masked_lm" else None),
+        f"# {name} pre-trained by {objective['name']}",
+        f"Family {backbone['family']}, {facts['parameters']:,} parameters, pre-trained with Headstart on "
+        f"{facts['progress']['tokens']:,} tokens ({facts['progress']['epochs']:.2f} epochs). "
+        "It loads in plain transformers.",
+        "```python\nfrom transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
+        'model = AutoModelForMaskedLM.from_pretrained("path/to/this/folder")\n```',
+        "## Measured\n\n" + table(["measure", "value"], rows),
+        "## Data\n\n" + _data(data),
+        "## Cost\n\n" + _cost(facts["cost"]),
+        _recipe(recipe),
+        _versions(facts),
+    ]) + "\n"  # fmt: skip
+
+
+def finetuned(facts: Mapping[str, Any]) -> str:
+    """Write the card of a fine-tuned model: its scores in the company of baselines."""
+    recipe = facts["recipe"]
+    labels = facts["data"]["train_rows"]
+    return "\n\n".join([
+        _front(["headstart", recipe["adaptation"]["name"]], "text-classification"),
+        f"# {recipe['task']['kind']} by {recipe['adaptation']['name']} from {recipe['model']}",
+        f"Fine-tuned with Headstart on {labels:,} labelled rows; the weights here are those of seed {facts['seed']}, "
+        "the best of the seeds on validation.",
+        "```python\nfrom transformers import pipeline\n\n"
+        'classify = pipeline("text-classification", model="path/to/this/folder")\n```',
+        f"## Scores on the test set ({facts['data']['test_rows']:,} rows)\n\n" + facts["table"],
+        "## Data\n\n" + table(["split", "rows", "source"], [
+            [split, f"{facts['data'][f'{split}_rows']:,}", f"`{facts['data'][f'{split}_source']}`"]
+            for split in ("train", "validation", "test")
+        ]),
+        "## Cost\n\n" + _cost(facts["cost"]),
+        _recipe(recipe),
+        _versions(facts),
+    ]) + "\n"  # fmt: skip
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(header)} |", f"|{'|'.join('---' for _ in header)}|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def _front(tags: Sequence[str], pipeline: str | None) -> str:
+    front: dict[str, Any] = {"library_name": "transformers", "tags": list(tags)}
+    if pipeline:
+        front["pipeline_tag"] = pipeline
+    return "---\n" + yaml.safe_dump(front, sort_keys=False) + "---"
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    rows = [
+        [split, f"{data[split]['documents']:,}", f"{data[split]['sentences']:,}", f"{data[split]['tokens']:,}"]
+        for split in ("train", "validation")
+    ]
+    names = ", ".join(f"`{source['name']}`" for source in data["sources"])
+    return f"Files: {names}\n\n" + table(["split", "documents", "sentences", "tokens"], rows)
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    tag = PriceTag.from_dict(dict(cost))
+    assumptions = "; ".join(f"{key}: {value}" for key, value in tag.assumptions.items())
+    return f"{tag.sentence()}.\n\nAssumed: {assumptions}."
+
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    return (
+        "## Recipe, every default filled in\n\n```yaml\n"
+        + yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+        + "```"
+    )
+
+
+def _versions(facts: Mapping[str, Any]) -> str:
+    from headstart.core.artifact import versions
+
+    return "Made with " + ", ".join(f"{name} {number}" for name, number in versions().items()) + "."

@@ -1,0 +1,76 @@
+"""Score a finished model on other data: labelled rows for a fine-tuned one, raw text for a pre-trained one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from headstart.core import artifact, config, registry
+from headstart.core.contracts import Examples, Objective, Task
+from headstart.core.errors import ArtifactError
+from headstart.core.vocabulary import vocabulary_of
+from headstart.corpus import readers
+from headstart.corpus.readers import CorpusConfig, Receipt
+from headstart.evaluation import metrics
+from headstart.stages.adapt import predict
+from headstart.stages.finetune import FinetuneRecipe
+from headstart.stages.pretrain import PretrainLearner, PretrainRecipe
+from headstart.tasks import labelled
+from headstart.tokens import shards
+from headstart.tokens.rows import PackedRows
+
+
+def run(model: Path, data: Path) -> dict[str, Any]:
+    """Verify the model's folder, score it on the data and return named numbers."""
+    manifest = artifact.verify(model)
+    if manifest["kind"] == "model of finetune":
+        return _labelled(model, manifest, data)
+    if manifest["kind"] == "checkpoint of pretrain":
+        return _text(model, manifest, data)
+    raise ArtifactError(f"{model} is a {manifest['kind']}", allowed="evaluate takes the output of pretrain or finetune")
+
+
+def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Verify an artifact and load it with the transformers class that its config names."""
+    artifact.verify(path)
+    architecture = transformers.AutoConfig.from_pretrained(str(path)).architectures[0]
+    model = getattr(transformers, architecture).from_pretrained(str(path), dtype=torch.float32)
+    return model.eval(), AutoTokenizer.from_pretrained(str(path))
+
+
+def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
+    recipe = config.fill(FinetuneRecipe, manifest["recipe"], where=str(folder))
+    task: Task = registry.build("tasks", recipe.task)
+    described = manifest["task"]
+    rows = labelled.read(data, described["text"], described["label"])
+    labels = described["labels"] or rows.labels
+    task.fit_labels(Examples({}, labels, str(folder)))
+    model, tokenizer = load(folder)
+    encoded = task.encode(rows, tokenizer, recipe.training.max_length)
+    predicted = predict(model, task, encoded, tokenizer.pad_token_id)
+    return {
+        "model": str(folder),
+        "data": str(data),
+        "rows": len(rows),
+        **metrics.compute(task.metrics(), rows.labels, predicted),
+    }
+
+
+def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
+    recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
+    model, tokenizer = load(folder)
+    corpus = CorpusConfig(files=[str(data)], text=recipe.corpus.text, documents=recipe.corpus.documents)
+    name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
+    home = folder / "prepared" / name
+    if not artifact.is_complete(home):
+        with artifact.staged(home, "shards") as staging:
+            shards.write(readers.documents(corpus, Receipt()), tokenizer, staging)
+    vocabulary = vocabulary_of(tokenizer)
+    rows = PackedRows(shards.Shards(home), vocabulary, recipe.training.row_length)
+    objective: Objective = registry.build("objectives", recipe.objective)
+    learner = PretrainLearner(model, objective, rows, rows, vocabulary, recipe.seed)
+    return {"model": str(folder), "data": str(data), "rows": len(rows), **learner.validate(limit=len(rows))}

@@ -1,0 +1,260 @@
+"""Checkpoint × task × adaptation → model, with seeds, baselines and the same network from scratch beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from headstart.core import artifact, config, registry
+from headstart.core.config import AdaptationSection, Section, TaskSection
+from headstart.core.contracts import Adaptation, Task
+from headstart.core.errors import RecipeError
+from headstart.evaluation import metrics
+from headstart.evaluation.cost import CostConfig, Meter, PriceTag
+from headstart.stages import card, comparison
+from headstart.stages.adapt import Cell, Splits, run_cell
+from headstart.stages.run_folder import RunFolder
+from headstart.tasks import labelled
+from headstart.tasks.source import CheckpointFolder, require_checkpoint
+from headstart.training.settings import TrainingSettings
+
+
+class LabelledData(Section):
+    """Which files hold the labelled rows, and how many of them are used."""
+
+    train: str
+    validation: str | int = Field(description="a file, or a number of rows to take out of train")
+    test: str
+    labels: int | None = Field(None, ge=2, description="training rows to use, drawn anew by each seed; all by default")
+
+
+class FinetuneTraining(TrainingSettings):
+    """The loop's settings, and how large batches are."""
+
+    budget: str = "10 epochs"
+    learning_rate: float = Field(5e-4, gt=0, le=1)
+    warmup_ratio: float = Field(0.1, ge=0, lt=1)
+    batch_size: int = Field(32, ge=1)
+    max_length: int = Field(128, ge=8, description="longer texts are cut")
+
+
+class FinetuneRecipe(Section):
+    """A whole fine-tuning run: one method over several seeds, and its company."""
+
+    seed: int = Field(0, description="the first seed")
+    seeds: int = Field(3, ge=1, description="how many seeds; the interval needs two or more")
+    output: Path
+    model: str = Field(description="any local Hugging Face folder")
+    task: TaskSection
+    data: LabelledData
+    adaptation: AdaptationSection
+    company: list[str | dict[str, Any]] = Field(
+        ["majority", "svm", "scratch"], description="baselines and adaptations that are run beside, for comparison"
+    )
+    training: FinetuneTraining = FinetuneTraining()
+    cost: CostConfig = CostConfig()
+
+    @field_validator("company")
+    @classmethod
+    def _known(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+        known = [*registry.names("baselines"), *registry.names("adaptations")]
+        for entry in value:
+            name = entry if isinstance(entry, str) else str(entry.get("name"))
+            if name not in known:
+                hint = registry.suggest(name, known) or ";"
+                raise ValueError(f"{name!r} is neither a baseline nor an adaptation{hint} known: {', '.join(known)}.")
+        return value
+
+
+def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
+    """Fine-tune by a recipe and return the folder, a plain Hugging Face model of the best seed.
+
+    Every method × seed is a cell of its own; a run that was stopped goes on with the cells that are missing.
+    """
+    require_checkpoint(recipe.model)
+    folder = RunFolder(recipe.output, recipe)
+    if folder.status == "finished":
+        return folder.path
+    task: Task = registry.build("tasks", recipe.task)
+    whole = read_data(recipe, task)
+    methods = dict(methods_of(recipe))
+    _check(recipe, task, whole, methods)
+    chosen = next(iter(methods))
+    cells: dict[str, list[Cell]] = {}
+    for method, section in sorted(methods.items(), key=lambda item: item[1] is not None):
+        for seed in range(recipe.seed, recipe.seed + recipe.seeds):
+            splits = Splits(
+                labelled.choose(whole.train, recipe.data.labels, seed, "labels"), whole.validation, whole.test
+            )
+            cell = _cell(recipe, folder, task, splits, method, section, seed, method == chosen, quiet)
+            cells.setdefault(method, []).append(cell)
+    _publish(recipe, folder, whole, task, cells, chosen)
+    return folder.path
+
+
+def _check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, Section | None]) -> None:
+    """Find what would stop a later cell before the first one is paid for: checkpoint, budgets, lengths, labels."""
+    for section in methods.values():
+        if section is not None:
+            settings_of(recipe.training, section)
+    tokenizer = CheckpointFolder(recipe.model, task, recipe.seed).tokenizer()
+    if recipe.training.max_length > tokenizer.model_max_length:
+        raise RecipeError(
+            f"training.max_length is {recipe.training.max_length}",
+            allowed=f"{recipe.model} reads {tokenizer.model_max_length} tokens at most",
+            do="Lower training.max_length",
+        )
+    for split in (whole.validation, whole.test):
+        task.encode(split, tokenizer, recipe.training.max_length)
+
+
+def read_data(recipe: FinetuneRecipe, task: Task) -> Splits:
+    """Read the three files and let the task learn its labels from the whole training file."""
+    columns, label = recipe.task.text, recipe.task.label  # type: ignore[attr-defined]
+    train = labelled.read(recipe.data.train, columns, label)
+    test = labelled.read(recipe.data.test, columns, label)
+    if isinstance(recipe.data.validation, int):
+        train, validation = labelled.split_off(train, recipe.data.validation)
+    else:
+        validation = labelled.read(recipe.data.validation, columns, label)
+    task.fit_labels(train)
+    for name in task.metrics():
+        registry.target("metrics", name)
+    return Splits(train, validation, test)
+
+
+def methods_of(recipe: FinetuneRecipe) -> Iterator[tuple[str, Section | None]]:
+    """Yield (name, section) of the chosen adaptation and its company; a baseline has no section."""
+    yield recipe.adaptation.name, recipe.adaptation  # type: ignore[attr-defined]
+    for entry in recipe.company:
+        settings = {"name": entry} if isinstance(entry, str) else entry
+        name = settings["name"]
+        if name == recipe.adaptation.name:  # type: ignore[attr-defined]
+            continue
+        if name in registry.names("baselines"):
+            yield name, None
+        else:
+            faults: list[str] = []
+            section = config.choose("adaptations", "company", settings, faults)
+            if section is None:
+                raise RecipeError(" ".join(faults))
+            yield name, section
+
+
+def _cell(
+    recipe: FinetuneRecipe, folder: RunFolder, task: Task, splits: Splits, method: str, section: Section | None,
+    seed: int, keeps_model: bool, quiet: bool,
+) -> Cell:  # fmt: skip
+    """Return one cell: from disk if it was finished before, else by running it."""
+    home = folder.path / "cells" / f"{method}-seed-{seed}"
+    if artifact.is_complete(home):
+        artifact.verify(home, "cell")
+        return Cell(**json.loads((home / "result.json").read_text(encoding="utf-8")))
+    if section is None:
+        cell = _baseline(recipe, task, splits, method, seed)
+    else:
+        settings = settings_of(recipe.training, section)
+        work = folder.path / "work" / home.name
+        adaptation: Adaptation = registry.build("adaptations", section)
+        cell, model = run_cell(
+            method=method, adaptation=adaptation, task=task, splits=splits, checkpoint=recipe.model, settings=settings,
+            batch_size=recipe.training.batch_size, max_length=recipe.training.max_length, seed=seed, work=work,
+            fingerprint=folder.fingerprint, cost=recipe.cost, quiet=quiet,
+        )  # fmt: skip
+        logs = folder.path / "logs" / home.name
+        shutil.rmtree(logs, ignore_errors=True)
+        shutil.copytree(work / "logs", logs)
+        if keeps_model:
+            with artifact.staged(folder.path / "models" / f"seed-{seed}", "model") as staging:
+                model.save_pretrained(str(staging))
+    with artifact.staged(home, "cell") as staging:
+        (staging / "result.json").write_text(json.dumps(cell.to_dict(), ensure_ascii=False), encoding="utf-8")
+    shutil.rmtree(folder.path / "work", ignore_errors=True)
+    return cell
+
+
+def _baseline(recipe: FinetuneRecipe, task: Task, splits: Splits, method: str, seed: int) -> Cell:
+    names = task.metrics()
+    with Meter(config=recipe.cost, energy=False) as meter:
+        result = registry.resolve("baselines", method)(
+            splits.train, splits.validation, splits.test, metric=names[0], seed=seed
+        )
+    test = metrics.compute(names, splits.test.labels, result.predictions)
+    details = {"chosen": result.chosen, "train_rows": len(splits.train)}
+    return Cell(method, seed, list(result.predictions), test, details=details, cost=meter.tag().to_dict())
+
+
+def settings_of(training: TrainingSettings, section: Section) -> TrainingSettings:
+    """Return the training settings with what the adaptation sets for itself."""
+    own = {name: getattr(section, name, None) for name in ("learning_rate", "budget")}
+    own = {name: value for name, value in own.items() if value is not None}
+    try:
+        return type(training).model_validate({**training.model_dump(), **own})
+    except ValueError as error:
+        name = getattr(section, registry.SELECTOR["adaptations"])
+        raise RecipeError(
+            f"{name}.budget is {own.get('budget')!r}",
+            allowed="A budget is an amount and a unit: 30 min, 10M tokens, 2000 steps, 3 epochs, 1e15 flops",
+            do=f"Mend the budget of {name}",
+        ) from error
+
+
+def _publish(
+    recipe: FinetuneRecipe, folder: RunFolder, whole: Splits, task: Task, cells: dict[str, list[Cell]], chosen: str
+) -> None:
+    metric = task.metrics()[0]
+    best = max(cells[chosen], key=lambda cell: cell.validation[metric])
+    table = comparison.rows(cells, chosen, whole.test.labels, metric)
+    trained = [
+        PriceTag.from_dict(cell.cost)
+        for runs in cells.values()
+        for cell in runs
+        if "trainable_parameters" in cell.details
+    ]
+    facts: dict[str, Any] = {
+        "recipe": folder.recipe,
+        "seed": best.seed,
+        "parents": {"model": artifact.identity(Path(recipe.model))},
+        "task": {**config.to_dict(recipe.task), "labels": getattr(task, "labels", []), "metrics": list(task.metrics())},
+        "data": {
+            **{f"{split}_source": getattr(whole, split).source for split in ("train", "validation", "test")},
+            "train_rows": best.details["train_rows"], "validation_rows": len(whole.validation),
+            "test_rows": len(whole.test),
+        },
+        "metrics": {method: [cell.test for cell in runs] for method, runs in cells.items()},
+        "validation": {method: [cell.validation for cell in runs] for method, runs in cells.items()},
+        "table": comparison.markdown(table, metric, chosen),
+        "verdicts": comparison.sentences(table, metric, chosen),
+        "comparisons": {row.method: row.lead.__dict__ for row in table if row.lead is not None},
+        "cost": reduce(add, trained).to_dict(),
+    }  # fmt: skip
+    with artifact.published(folder.path, "model of finetune", **facts) as staging:
+        source = folder.path / "models" / f"seed-{best.seed}"
+        for path in source.iterdir():
+            if path.name != artifact.MANIFEST:
+                shutil.copy2(path, staging / path.name)
+        CheckpointFolder(recipe.model, task, best.seed).tokenizer().save_pretrained(str(staging))
+        (staging / "README.md").write_text(card.finetuned(facts), encoding="utf-8")
+    shutil.rmtree(folder.path / "models", ignore_errors=True)
+
+
+def summary(folder: Path) -> str:
+    """Return the table of a finished run, the verdicts in words and the cost."""
+    facts = artifact.read_manifest(folder)
+    cost = PriceTag.from_dict(facts["cost"]).sentence()
+    return "\n".join(
+        [
+            facts["table"],
+            "",
+            *facts["verdicts"],
+            f"cost of all trained rows: {cost}",
+            f"model: {folder} (seed {facts['seed']})",
+        ]
+    )

@@ -1,0 +1,48 @@
+"""The price tag of a run that may be killed: written down as it grows, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from headstart.evaluation.cost import CostConfig, Meter, PriceTag
+
+_INTERVAL_SECONDS = 15.0
+
+
+class RecordedMeter(Meter):
+    """A meter that starts from `cost.json` of an earlier attempt and, as a tracker, keeps it up to date.
+
+    Work that a crash undid was paid all the same, so it stays in the tag.
+    """
+
+    def __init__(self, path: Path, config: CostConfig, energy: bool = True) -> None:
+        """Read what earlier attempts cost, if any."""
+        self.path = path
+        self.written = time.monotonic()
+        super().__init__(_read(path), config, energy)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the tag down every quarter of a minute."""
+        if time.monotonic() - self.written >= _INTERVAL_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the tag as it stands, whole or not at all."""
+        self.written = time.monotonic()
+        staging = self.path.with_name(f".{self.path.name}.staging")
+        staging.write_text(json.dumps(self.tag().to_dict(), indent=2) + "\n", encoding="utf-8")
+        staging.replace(self.path)
+
+    def close(self) -> None:
+        """Write the last state."""
+        self.write()
+
+
+def _read(path: Path) -> PriceTag | None:
+    try:
+        return PriceTag.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

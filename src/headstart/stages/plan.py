@@ -1,0 +1,158 @@
+"""The price tag before anything is spent: a few steps are timed here, the rest is arithmetic."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headstart.core import config, registry
+from headstart.core.contracts import Batch, Rows, Sample, Task, Vocabulary
+from headstart.corpus import readers
+from headstart.evaluation.cost import PriceTag, forecast_tag
+from headstart.stages import recipes
+from headstart.stages.adapt import TaskModule
+from headstart.stages.finetune import FinetuneRecipe, methods_of, read_data, settings_of
+from headstart.stages.forecast import flops_per_token
+from headstart.stages.pretrain import ObjectiveModule, PretrainRecipe, build_model
+from headstart.tasks.source import CheckpointFolder
+from headstart.training import precision
+from headstart.training.budget import Budget
+from headstart.training.compilation import choose_attention, compile_layers
+
+_TIMED_STEPS = 5
+_CHARACTERS_PER_TOKEN = 4.4
+"""English text under WordPiece of 16k, as measured on Wikipedia; other languages and sizes differ."""
+
+
+def run(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Forecast a recipe of either kind; returns the size, the speed found here and the price tag."""
+    raw = config.apply_overrides(recipe if isinstance(recipe, dict) else config.parse(config.find(recipe)), overrides)
+    verb = recipes.verb_of(raw)
+    filled: Any = config.fill(recipes.by_verb()[verb], raw)
+    return _pretrain(filled) if verb == "pretrain" else _finetune(filled)
+
+
+def render(found: dict[str, Any]) -> str:
+    """Say the forecast in lines."""
+    tag = PriceTag.from_dict(found["forecast"])
+    lines = [
+        f"{key:<22}{value:,}" if isinstance(value, int | float) else f"{key:<22}{value}"
+        for key, value in found["size"].items()
+    ]
+    lines.append(
+        f"{'speed here':<22}{found['tokens_per_second']:,.0f} tokens a second, timed over {_TIMED_STEPS} steps"
+    )
+    lines.append(f"{'forecast':<22}{tag.sentence()}")
+    lines += [f"{'assumed ' + key:<22}{value}" for key, value in tag.assumptions.items()]
+    return "\n".join(lines)
+
+
+def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
+    sources = readers.sources(recipe.corpus)
+    vocabulary = _stand_in(recipe.tokenizer.vocab)
+    model, objective = build_model(recipe, vocabulary)
+    choose_attention(model)
+    length = recipe.training.row_length
+    rows = max(1, recipe.training.batch_tokens // length)
+    ids = np.random.Generator(np.random.Philox(0)).integers(5, vocabulary.size, size=(rows, length))
+    ids[:, 0], ids[:, -1] = vocabulary.cls, vocabulary.sep
+    batch = objective.corrupt(Rows(ids, [Sample(0, i) for i in range(rows)]), vocabulary, 0)
+    per_token = flops_per_token(model, length, objective.weight(batch) / ids.size)
+    module = ObjectiveModule(model, objective)
+    speed = _time(module, batch, ids.size, recipe.training.compile)
+    corpus_tokens = round(sum(source["bytes"] for source in sources) / _CHARACTERS_PER_TOKEN)
+    tokens = _tokens(Budget.parse(recipe.training.budget), speed, per_token, rows * length, corpus_tokens)
+    tag = forecast_tag(per_token * tokens, per_token * speed, recipe.cost, tokens=round(tokens))
+    size = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "corpus": f"{sum(s['bytes'] for s in sources) / 1e6:,.1f} MB in {len(sources)} files (as stored)",
+        "tokens to train on": round(tokens),
+        "updates": round(tokens / (rows * length)),
+        "FLOPs per token": round(per_token),
+    }
+    return {"verb": "pretrain", "size": size, "tokens_per_second": speed, "forecast": tag.to_dict()}
+
+
+def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
+    task: Task = registry.build("tasks", recipe.task)
+    splits = read_data(recipe, task)
+    source = CheckpointFolder(recipe.model, task, recipe.seed)
+    tokenizer = source.tokenizer()
+    count = min(recipe.data.labels or len(splits.train), len(splits.train))
+    sample = task.encode(splits.train.take(range(min(256, count))), tokenizer, recipe.training.max_length)
+    mean_length = sum(len(example["input_ids"]) for example in sample) / len(sample)
+    batch = task.collate(sample[: recipe.training.batch_size], tokenizer.pad_token_id)
+    tags = []
+    speed = 0.0
+    for _, section in methods_of(recipe):
+        if section is None:
+            continue
+        model = registry.build("adaptations", section).adapt(source)
+        choose_attention(model)
+        settings = settings_of(recipe.training, section)
+        speed = _time(TaskModule(model, task), batch, batch["input_ids"].numel(), settings.compile)
+        per_token = flops_per_token(model, round(mean_length), 1 / mean_length)
+        tokens = _tokens(
+            Budget.parse(settings.budget),
+            speed,
+            per_token,
+            recipe.training.batch_size * mean_length,
+            count * mean_length,
+        )
+        held_out = len(splits.validation) * recipe.training.evaluations + len(splits.test)
+        flops = recipe.seeds * per_token * (tokens + held_out * mean_length / 3)
+        tags.append(forecast_tag(flops, per_token * speed, recipe.cost, tokens=round(recipe.seeds * tokens)))
+    total = sum(tags[1:], tags[0])
+    size = {
+        "training rows": count,
+        "tokens a row": round(mean_length, 1),
+        "methods × seeds": f"{len(tags)} × {recipe.seeds}",
+    }
+    return {"verb": "finetune", "size": size, "tokens_per_second": speed, "forecast": total.to_dict()}
+
+
+def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float, epoch_tokens: float) -> float:
+    match budget.unit:
+        case "seconds":
+            return budget.amount * speed
+        case "tokens":
+            return budget.amount
+        case "steps":
+            return budget.amount * batch_tokens
+        case "epochs":
+            return budget.amount * epoch_tokens
+        case "flops":
+            return budget.amount / per_token
+
+
+def _time(module: torch.nn.Module, batch: Batch, tokens: int, compiled: bool) -> float:
+    """Return tokens a second: the median of a few steps after two to warm up."""
+    device = precision.default_device()
+    module.to(device)
+    if compiled:
+        compile_layers(module)
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    optimiser = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-6, fused=True)
+    seconds = []
+    for _ in range(_TIMED_STEPS + 2):
+        start = time.perf_counter()
+        with precision.autocast(precision.resolve("auto", device), device):
+            loss = module(batch) / 100
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        seconds.append(time.perf_counter() - start)
+    return tokens / statistics.median(seconds[2:])
+
+
+def _stand_in(size: int) -> Vocabulary:
+    """A vocabulary of the right size, before any tokenizer is trained."""
+    special = np.zeros(size, dtype=bool)
+    special[:5] = True
+    return Vocabulary(size, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(size, dtype=bool))

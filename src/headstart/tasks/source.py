@@ -1,0 +1,132 @@
+"""Where an adaptation gets its network from: a local Hugging Face folder and a task's head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from headstart.core import artifact
+from headstart.core.contracts import Task
+from headstart.core.errors import ArtifactError
+from headstart.core.randomness import integer
+
+
+class CheckpointFolder:
+    """A folder with config.json, weights and tokenizer; gives models with a task's head."""
+
+    def __init__(self, path: str | Path, task: Task, seed: int) -> None:
+        """Check that the folder can serve; new weights are drawn from the seed."""
+        self.path, self.task, self.seed = require_checkpoint(path), task, seed
+        self._new: frozenset[str] = frozenset()
+        self._require_family()
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Load the tokenizer that lies beside the weights."""
+        try:
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.path))
+        # The loader raises bare Exception for a torn tokenizer.json.
+        except Exception as error:
+            raise ArtifactError(
+                f"{self.path} has no tokenizer that transformers can load ({_first_line(error)})",
+                allowed="tokenizer.json and tokenizer_config.json lie beside the weights",
+                do="Restore or complete the folder",
+            ) from error
+        return tokenizer
+
+    def pretrained(self) -> PreTrainedModel:
+        """Load the weights; the head's are new."""
+        self._seed()
+        try:
+            model, info = self._auto().from_pretrained(
+                str(self.path), config=self._config(), output_loading_info=True, dtype=torch.float32
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ArtifactError(
+                f"the weights in {self.path} cannot be loaded ({_first_line(error)})",
+                allowed="model.safetensors lies beside config.json and fits it",
+                do="Restore or complete the folder",
+            ) from error
+        self._new = frozenset(info["missing_keys"])
+        return model  # type: ignore[no-any-return]
+
+    def fresh(self) -> PreTrainedModel:
+        """Build the same network with new weights throughout."""
+        self._seed()
+        model: PreTrainedModel = self._auto().from_config(self._config())
+        self._new = frozenset(name for name, _ in model.named_parameters())
+        return model
+
+    def new_parameters(self) -> frozenset[str]:
+        """Name the parameters that the last model did not take from the checkpoint."""
+        return self._new
+
+    def _auto(self) -> Any:
+        return getattr(transformers, self.task.auto_class)
+
+    def _config(self) -> Any:
+        return AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
+
+    def _require_family(self) -> None:
+        try:
+            config = AutoConfig.from_pretrained(str(self.path))
+        except (OSError, ValueError, KeyError) as error:
+            raise ArtifactError(
+                f"{self.path / 'config.json'} is no config that transformers can read ({_first_line(error)})",
+                do="Restore the folder or give another",
+            ) from error
+        family = family_of(config)
+        if family not in self.task.families:
+            raise ArtifactError(
+                f"{self.path} holds a {config.model_type!r}, which is {family or 'no language model'}",
+                allowed=f"This task takes: {', '.join(self.task.families)}",
+                do="Give such a checkpoint as `model`",
+            )
+
+    def _seed(self) -> None:
+        torch.manual_seed(integer(self.seed, 0, 0, "initial weights"))
+
+
+def require_checkpoint(path: str | Path) -> Path:
+    """Return the path if it is a local Hugging Face folder, else say what is missing and what to do."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"model is {str(path)!r}, and there is no such folder",
+            allowed="It must be a local Hugging Face folder: an output of `headstart pretrain` or a checkpoint",
+            do="Run `headstart pretrain` first, or give the folder's path",
+        )
+    if (folder / "recipe.yaml").is_file() and not artifact.is_complete(folder):
+        raise ArtifactError(
+            f"{folder} holds a run that is not finished",
+            allowed="A model is the output of a finished run",
+            do="Start the same `headstart pretrain` command again to finish it",
+        )
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(
+            f"{folder} has no config.json",
+            allowed="A Hugging Face folder has config.json, model.safetensors and tokenizer.json",
+            do="Give such a folder as `model`",
+        )
+    return folder
+
+
+def family_of(config: PreTrainedConfig) -> str:
+    """Tell a checkpoint's family, as backbones name it, by what transformers can train it for; empty if for no text."""
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder-decoder"
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        return "encoder"
+    return "decoder" if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(": ")

@@ -1,0 +1,1 @@
+"""One loop that steps a learner and knows no method's name; budget, schedule, optimiser, checkpoints, progress."""

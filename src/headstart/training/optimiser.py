@@ -1,0 +1,38 @@
+"""AdamW over groups of equal learning-rate factor, with weight decay on matrices only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from headstart.core.contracts import ParameterGroup
+from headstart.training.settings import TrainingSettings
+
+
+def build(
+    module: torch.nn.Module, groups: Sequence[ParameterGroup], settings: TrainingSettings
+) -> torch.optim.Optimizer:
+    """Return AdamW over the named parameters; each group keeps its `lr_scale`, and vectors do not decay."""
+    by_name = dict(module.named_parameters())
+    arms = []
+    for group in groups:
+        members = [by_name[name] for name in group.names if by_name[name].requires_grad]
+        for decays in (True, False):
+            chosen = [p for p in members if (p.ndim >= 2) == decays]
+            if chosen:
+                decay = settings.weight_decay if decays else 0.0
+                arms.append({"params": chosen, "weight_decay": decay, "lr_scale": group.lr_scale})
+    return torch.optim.AdamW(
+        arms,
+        lr=settings.learning_rate,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        fused=True,
+    )
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every group to `rate` times the group's factor."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["lr_scale"]

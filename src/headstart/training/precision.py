@@ -1,0 +1,41 @@
+"""Number formats by what the machine can do."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """Return the processor's feature flags, where the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Say whether bf16 products run in hardware: AMX or AVX-512 BF16 on a processor, or a GPU that has it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16"})
+
+
+def resolve(precision: str, device: torch.device) -> str:
+    """Turn `auto` into bf16 or fp32."""
+    return ("bf16" if has_fast_bf16(device) else "fp32") if precision == "auto" else precision
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which forward passes run."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def default_device() -> torch.device:
+    """Return the GPU if there is one, else the processor."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,50 @@
+"""What both halves of the way, pre-training and fine-tuning, may set about training."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from headstart.core.config import Section
+from headstart.training.budget import Budget
+
+
+class TrainingSettings(Section):
+    """Settings of the loop; names are those of transformers' TrainingArguments where the meaning is the same."""
+
+    budget: str = Field(
+        "3 epochs",
+        description="time, tokens, steps, epochs or FLOPs: 30 min, 10M tokens, 2000 steps, 3 epochs, 1e15 flops",
+    )
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="the peak of the schedule")
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "trapezoid"] = Field(
+        "linear", description="shape after warm-up, over the share of the budget that is spent"
+    )
+    warmup_ratio: float = Field(
+        0.06, ge=0, lt=1, description="share of the budget over which the rate rises; RoBERTa used 0.06"
+    )
+    weight_decay: float = Field(0.01, ge=0, le=1, description="on matrices only; BERT used 0.01")
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="RoBERTa used 0.98")
+    adam_epsilon: float = Field(1e-6, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+    micro_batch_size: int | None = Field(None, ge=1, description="samples in one forward pass; the rest is accumulated")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 where the processor multiplies it in hardware"
+    )
+    compile: bool = Field(False, description="compile the layers; pays for itself after some minutes of training")
+    evaluations: int = Field(10, ge=0, description="how often held-out data is measured over the budget")
+    logging_steps: int = Field(10, ge=1)
+    save_minutes: float = Field(5.0, gt=0, description="how much work a crash may cost")
+    save_total_limit: int = Field(2, ge=1, description="checkpoints kept")
+    dataloader_num_workers: int = Field(0, ge=0, description="processes that prepare batches; 0: the training process")
+    stop_after_bad_steps: int = Field(
+        20, ge=1, description="steps in a row with a loss that is not finite before the run gives up"
+    )
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _readable_budget(cls, value: Any) -> str:
+        Budget.parse(str(value))
+        return str(value)

@@ -1,0 +1,51 @@
+"""Fixtures that every test folder may use."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real corpora and tasks; tests that need it are skipped where it is missing."""
+    folder = Path(os.environ.get("HEADSTART_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not (folder / "tasks").is_dir():
+        pytest.skip(f"no data at {folder}; set HEADSTART_DATA to a folder with corpora/ and tasks/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def verses() -> list[str]:
+    """Real text: the first 3,000 lines of the quickstart's corpus."""
+    with gzip.open(QUICKSTART / "kjv.txt.gz", "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line, _ in zip(file, range(3000), strict=False)]
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizers(verses: list[str]) -> dict[str, PreTrainedTokenizerFast]:
+    """One small tokenizer of each kind, trained on real text."""
+    from headstart.tokens.tokenizer import TokenizerConfig, train
+
+    return {
+        kind: train(verses, TokenizerConfig.model_validate({"kind": kind, "vocab": 600, "lowercase": False}), seed=0)
+        for kind in ("wordpiece", "bpe", "unigram")
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_tokenizers: dict[str, PreTrainedTokenizerFast]) -> PreTrainedTokenizerFast:
+    """The WordPiece one of them."""
+    return tiny_tokenizers["wordpiece"]

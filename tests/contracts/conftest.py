@@ -1,0 +1,202 @@
+"""What the contract suites run over: every entry of the registry, plugins' too, with nothing listed by hand.
+
+An entry is built from its name alone, so every setting of its Config needs a default. Where a backbone's Config
+has a `kind` of several literals, each is tried, and its smallest `size` is "tiny". A task is given one label per
+text by default; one that wants other rows offers a classmethod `toy_examples(texts)` that makes them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from headstart.core import registry
+from headstart.core.contracts import Examples, Objective, Rows, Sample, Task, Vocabulary
+from headstart.core.vocabulary import vocabulary_of
+from headstart.stages.card import input_names
+
+DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
+ROW_LENGTH, ROWS = 64, 8
+# Settings that change what a task's rows look like; those that its Config does not know are left out.
+TASK_VARIANTS: dict[str, dict[str, Any]] = {"": {}, "pair": {"text": ["text", "other"]}, "regression": {"regression": True}}
+
+
+def settings_of(group: str, name: str, **settings: Any) -> Any:
+    """The Config of an entry, with what it knows of the settings."""
+    config = registry.resolve(group, name).Config
+    known = {key: value for key, value in settings.items() if key in config.model_fields and value is not None}
+    return config.model_validate({registry.SELECTOR[group]: name, **known})
+
+
+def kinds(family: str) -> list[str | None]:
+    """The layouts of a family, the default one first; [None] where it has one only."""
+    field = registry.resolve("backbones", family).Config.model_fields.get("kind")
+    if field is None or get_origin(field.annotation) is not Literal:
+        return [None]
+    return sorted(get_args(field.annotation), key=lambda kind: kind != field.default)
+
+
+def task_variants(name: str) -> list[str]:
+    fields = registry.resolve("tasks", name).Config.model_fields
+    return [variant for variant, settings in TASK_VARIANTS.items() if settings.keys() <= fields.keys()]
+
+
+def pairings() -> Iterator[tuple[str, str, str | None]]:
+    for objective in registry.names("objectives"):
+        for family in registry.resolve("objectives", objective).families:
+            for kind in kinds(family):
+                yield objective, family, kind
+
+
+def fittings() -> Iterator[tuple[str, str, str, str, str | None]]:
+    """Every adaptation × task × family: all variants with the default layout, and all layouts with the first variant."""
+    for adaptation in registry.names("adaptations"):
+        for task in registry.names("tasks"):
+            for family in registry.resolve("tasks", task).families:
+                for place, kind in enumerate(kinds(family)):
+                    for variant in task_variants(task)[: None if place == 0 else 1]:
+                        yield adaptation, task, variant, family, kind
+
+
+def _cases() -> dict[str, Callable[[], Any]]:
+    return {
+        "pairing": pairings,
+        "fitting": fittings,
+        "task_case": lambda: ((name, variant) for name in registry.names("tasks") for variant in task_variants(name)),
+        "metric": lambda: registry.names("metrics"),
+        "baseline": lambda: registry.names("baselines"),
+        "entry": lambda: ((group, name) for group in registry.TABLES for name in registry.names(group)),
+    }
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for one of the names above once for each case that the registry gives."""
+    for name, cases in _cases().items():
+        if name in metafunc.fixturenames:
+            values = list(cases())
+            ids = ["-".join(filter(None, (value,) if isinstance(value, str) else value)) for value in values]
+            indirect = name in ("pairing", "fitting", "task_case")
+            metafunc.parametrize(name, values, ids=ids, indirect=indirect, scope="session" if indirect else None)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """An objective, a backbone that it can train, and rows of real text."""
+
+    objective: Objective
+    backbone: Any
+    name: str
+    vocabulary: Vocabulary
+    rows: Rows
+
+    def model(self) -> PreTrainedModel:
+        """A new model, the same each time, without dropout."""
+        torch.manual_seed(0)
+        model: PreTrainedModel = self.backbone.build(self.vocabulary, ROW_LENGTH, self.name)
+        return model.eval()
+
+    def batch(self, places: slice | list[int] = slice(None), seed: int = 0, epoch: int = 0) -> dict[str, torch.Tensor]:
+        """Some of the rows, corrupted."""
+        numbers = np.arange(len(self.rows.ids))[places]
+        samples = [Sample(epoch, self.rows.samples[number].index) for number in numbers]
+        return dict(self.objective.corrupt(Rows(self.rows.ids[numbers].copy(), samples), self.vocabulary, seed))
+
+
+@pytest.fixture(scope="session")
+def rows(verses: list[str], tiny_tokenizer: PreTrainedTokenizerFast) -> Rows:
+    """Rows as pre-training packs them: [CLS], documents with [SEP] between them, [SEP]."""
+    stream = [token for text in verses[:200] for token in tiny_tokenizer(text)["input_ids"][1:]]
+    width = ROW_LENGTH - 2
+    ids = np.empty((ROWS, ROW_LENGTH), dtype=np.int64)
+    ids[:, 0], ids[:, -1] = tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id
+    ids[:, 1:-1] = np.asarray(stream[: ROWS * width]).reshape(ROWS, width)
+    return Rows(ids, [Sample(0, 10 + 3 * row) for row in range(ROWS)])
+
+
+@pytest.fixture(scope="session")
+def pairing(request: pytest.FixtureRequest, rows: Rows, tiny_tokenizer: PreTrainedTokenizerFast) -> Pairing:
+    objective, family, kind = request.param
+    return Pairing(
+        objective=registry.build("objectives", settings_of("objectives", objective)),
+        backbone=registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny")),
+        name=objective,
+        vocabulary=vocabulary_of(tiny_tokenizer),
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True)
+class TaskCase:
+    """A task with its labels learnt, and labelled rows for training and for validation."""
+
+    task: Task
+    train: Examples
+    validation: Examples
+    build: Callable[[], Task]
+    """Makes the same task anew, its labels not learnt."""
+
+
+@pytest.fixture(scope="session")
+def labelled_texts() -> list[tuple[str, str]]:
+    with (DATA / "train.csv").open(encoding="utf-8", newline="") as file:
+        return [(row["text"], row["label"]) for row, _ in zip(csv.DictReader(file), range(60), strict=False)]
+
+
+@pytest.fixture(scope="session")
+def make_task_case(labelled_texts: list[tuple[str, str]]) -> Callable[[str, str], TaskCase]:
+    def make(name: str, variant: str) -> TaskCase:
+        config = settings_of("tasks", name, **TASK_VARIANTS[variant])
+        texts = [text for text, _ in labelled_texts]
+        if hasattr(registry.resolve("tasks", name), "toy_examples"):
+            examples = registry.resolve("tasks", name).toy_examples(texts)
+        else:
+            labels = [len(text) / 100 if variant == "regression" else label for text, label in labelled_texts]
+            columns = {"text": texts, "other": [text[::-1] for text in texts]}
+            examples = Examples({key: columns[key] for key in config.text}, labels, "toy.csv")
+        train, validation = examples.take(range(40)), examples.take(range(40, 60))
+        task: Task = registry.build("tasks", config)
+        task.fit_labels(train)
+        return TaskCase(task, train, validation, lambda: registry.build("tasks", config))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def task_case(request: pytest.FixtureRequest, make_task_case: Callable[[str, str], TaskCase]) -> TaskCase:
+    return make_task_case(*request.param)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: PreTrainedTokenizerFast
+) -> Callable[[str, str | None], Path]:
+    """Gives a plain Hugging Face folder with a tiny model of a family and layout, as pre-training leaves it."""
+    known: dict[tuple[str, str | None], Path] = {}
+
+    def make(family: str, kind: str | None) -> Path:
+        if (family, kind) not in known:
+            objective = next(name for name, found, _ in pairings() if found == family)
+            backbone = registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny"))
+            torch.manual_seed(0)
+            model = backbone.build(vocabulary_of(tiny_tokenizer), 128, objective)
+            folder = known[family, kind] = tmp_path_factory.mktemp("checkpoint")
+            model.save_pretrained(str(folder))
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(_saved(tiny_tokenizer, folder))
+            tokenizer.model_input_names = input_names(model)
+            tokenizer.save_pretrained(str(folder))
+        return known[family, kind]
+
+    return make
+
+
+def _saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
+    tokenizer.save_pretrained(str(folder))
+    return str(folder)

@@ -1,0 +1,184 @@
+"""Every objective with every backbone that it can train."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from headstart.core.contracts import Backbone, Objective
+
+AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForPreTraining")
+
+
+def predicted(batch, row_length):
+    """Which positions of the rows are predicted, as (row, column); None where the batch does not say."""
+    if "positions" in batch:
+        rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
+        return rows, batch["positions"][rows, slots]
+    if "labels" in batch and batch["labels"].shape[1:] == (row_length,):
+        return torch.nonzero(batch["labels"] != -100, as_tuple=True)
+    return None
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_it_keeps_the_protocol(pairing):
+    assert isinstance(pairing.objective, Objective)
+    assert isinstance(pairing.backbone, Backbone)
+    assert pairing.objective.config == type(pairing.objective).Config()
+
+
+def test_a_batch_is_a_function_of_the_samples_alone(pairing):
+    whole = pairing.batch()
+    assert equal(whole, pairing.batch()), "twice the same samples"
+    order = [5, 0, 7, 2]
+    assert equal({name: tensor[order] for name, tensor in whole.items()}, pairing.batch(order)), "another order"
+    for row in range(len(pairing.rows.ids)):
+        alone = pairing.batch([row])
+        assert equal({name: tensor[row : row + 1] for name, tensor in whole.items()}, alone), "another grouping"
+
+
+def test_it_leaves_rows_and_global_generators_alone(pairing):
+    before = pairing.rows.ids.copy()
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    pairing.objective.corrupt(pairing.rows, pairing.vocabulary, 0)
+    assert (pairing.rows.ids == before).all()
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_another_seed_or_epoch_gives_other_noise(pairing):
+    batch = pairing.batch()
+    inputs = batch["input_ids"]
+    if inputs.shape == pairing.rows.ids.shape and (inputs.numpy() == pairing.rows.ids).all():
+        assert equal(batch, pairing.batch(seed=1)), "rows are shown as they are, so there is no chance in the batch"
+    else:
+        assert not equal(batch, pairing.batch(seed=1))
+        assert not equal(batch, pairing.batch(epoch=1))
+
+
+def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
+    special = torch.from_numpy(pairing.vocabulary.special[pairing.rows.ids])
+    for seed in range(20):
+        batch = pairing.batch(seed=seed)
+        if batch["input_ids"].shape == pairing.rows.ids.shape:
+            assert (batch["input_ids"].numpy() == pairing.rows.ids)[special].all()
+        where = predicted(batch, pairing.rows.ids.shape[1])
+        if where is not None:
+            assert len(where[0])
+            assert not special[where].any()
+
+
+def test_shapes_are_static(pairing):
+    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in pairing.batch().items()}
+    for seed, epoch in ((1, 0), (0, 3), (7, 9)):
+        again = pairing.batch(seed=seed, epoch=epoch)
+        assert {name: (tensor.shape, tensor.dtype) for name, tensor in again.items()} == shapes
+    part = pairing.batch(slice(3))
+    assert {name: tensor.shape[1:] for name, tensor in part.items()} == {n: s[0][1:] for n, s in shapes.items()}
+    assert {len(tensor) for tensor in part.values()} == {3}
+
+
+def test_weight_is_the_number_of_predictions(pairing):
+    batch = pairing.batch()
+    weight = pairing.objective.weight(batch)
+    assert weight > 0
+    assert weight == sum(pairing.objective.weight(pairing.batch([row])) for row in range(len(pairing.rows.ids)))
+    where = predicted(batch, pairing.rows.ids.shape[1])
+    if where is not None:
+        assert weight == len(where[0])
+
+
+def test_loss_is_a_finite_sum_and_measure_agrees(pairing):
+    model, batch = pairing.model(), pairing.batch(slice(2))
+    with torch.no_grad():
+        together = pairing.objective.loss(model, batch).item()
+        apart = [pairing.objective.loss(model, pairing.batch([row])).item() for row in (0, 1)]
+        measured = pairing.objective.measure(model, batch)
+    assert np.isfinite(together)
+    assert all(loss > 0 for loss in apart)
+    assert together == pytest.approx(sum(apart), rel=1e-5)
+    assert next(iter(measured)) == "loss"
+    assert measured["loss"] == pytest.approx(together, rel=1e-5)
+    assert all(isinstance(value, float) and np.isfinite(value) for value in measured.values())
+    assert 0 <= measured.get("accuracy", 0) <= pairing.objective.weight(batch)
+
+
+def test_gradients_reach_every_parameter(pairing):
+    """A parameter without a gradient would stop DistributedDataParallel, and is dead weight anyway."""
+    model = pairing.model().train()
+    pairing.objective.loss(model, pairing.batch()).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert not [name for name, gradient in gradients.items() if gradient is None]
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    assert not [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]
+
+
+def test_a_few_steps_lower_the_loss(pairing):
+    model, batch = pairing.model(), pairing.batch()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(8):
+        loss = pairing.objective.loss(model, batch) / pairing.objective.weight(batch)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.95 * losses[0], losses
+
+
+def test_a_saved_model_loads_in_plain_transformers(pairing, tmp_path):
+    model, batch = pairing.model(), pairing.batch(slice(2))
+    model.save_pretrained(str(tmp_path))
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".bin", ".pt", ".pkl", ".py")]
+    mapped = [auto for auto in AUTO_CLASSES if type(model.config) in getattr(transformers, auto)._model_mapping]
+    name = next(auto for auto in mapped if getattr(transformers, auto)._model_mapping[type(model.config)] is type(model))
+    loaded, info = getattr(transformers, name).from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values()), info
+    with torch.no_grad():
+        expected, found = (m(input_ids=batch["input_ids"]).logits for m in (model, loaded.eval()))
+        assert torch.equal(pairing.objective.loss(model, batch), pairing.objective.loss(loaded, batch))
+    assert torch.equal(found, expected)
+
+
+@pytest.fixture(scope="module")
+def examples(verses, tiny_tokenizer):
+    return [{"input_ids": tiny_tokenizer(text, truncation=True, max_length=64)["input_ids"]} for text in verses[:8]]
+
+
+def test_the_collator_serves_a_plain_data_loader(pairing, examples, tiny_tokenizer):
+    collator = pairing.objective.collator(tiny_tokenizer, seed=0)
+    batches = list(DataLoader(examples, batch_size=4, collate_fn=collator))
+    assert len(batches) == 2
+    model = pairing.model()
+    with torch.no_grad():
+        assert all(torch.isfinite(model(**batch).loss) for batch in batches)
+    again = list(DataLoader(examples, batch_size=4, collate_fn=collator))
+    assert all(equal(left, right) for left, right in zip(batches, again, strict=True))
+    for batch in batches:
+        assert not batch["attention_mask"][batch["input_ids"] == tiny_tokenizer.pad_token_id].any()
+
+
+def test_the_collator_serves_the_trainer(pairing, examples, tiny_tokenizer, tmp_path):
+    pytest.importorskip("accelerate", reason="Trainer needs accelerate")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, logging_steps=1, learning_rate=1e-3,
+        report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    model = pairing.model()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    collator = pairing.objective.collator(tiny_tokenizer)
+    trainer = Trainer(model, arguments, data_collator=collator, train_dataset=examples)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2 and np.isfinite(losses).all()
+    assert any(not torch.equal(before[name], parameter) for name, parameter in model.named_parameters())

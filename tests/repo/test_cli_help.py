@@ -1,0 +1,60 @@
+"""docs/help.md says what the command line says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import pytest
+import typer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def make_help() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_help", ROOT / "docs" / "make_help.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_help_page_equals_the_command_line(make_help):
+    from headstart.cli import app
+
+    assert make_help.PAGE.is_file(), "docs/help.md is missing; run `make docs`"
+    assert make_help.PAGE.read_text(encoding="utf-8") == make_help.render(app), "docs/help.md is stale; run `make docs`"
+
+
+def test_page_shows_arguments_options_defaults_and_sub_commands(make_help):
+    app = typer.Typer(help="A kitchen.")
+
+    @app.callback()
+    def kitchen() -> None: ...
+
+    @app.command()
+    def bake(
+        cake: Annotated[str, typer.Argument(help="Which cake.")],
+        toppings: Annotated[list[str] | None, typer.Argument(help="What goes on it.")] = None,
+        minutes: Annotated[int, typer.Option("--minutes", "-m", help="How long.")] = 40,
+        fan: Annotated[bool, typer.Option(help="With the fan.")] = False,
+    ) -> None:
+        """Bake one cake.
+
+        It takes a while.
+        """
+
+    @app.command(hidden=True)
+    def burn() -> None:
+        """Never shown."""
+
+    page = make_help.render(app, "kitchen")
+    assert "A kitchen." in page
+    assert "- `kitchen bake`: Bake one cake.\n" in page
+    assert "## kitchen bake\n\n```\nkitchen bake [OPTIONS] CAKE [TOPPINGS...]\n```\n\nBake one cake." in page
+    assert "- `CAKE`: Which cake.\n- `[TOPPINGS...]`: What goes on it.\n" in page
+    assert "- `--minutes, -m`: How long. Default: `40`.\n- `--fan / --no-fan`: With the fan.\n" in page
+    assert "burn" not in page

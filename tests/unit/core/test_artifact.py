@@ -1,0 +1,270 @@
+"""A folder is complete or absent: whatever happens while it is written, no reader meets half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headstart.core import artifact
+from headstart.core.errors import ArtifactError, ResourceError
+
+
+def make(target: Path, content: str = "weights", **facts) -> Path:
+    with artifact.staged(target, "thing", **facts) as staging:
+        (staging / "a.bin").write_text(content)
+        (staging / "deep" / "er").mkdir(parents=True)
+        (staging / "deep" / "er" / "b.txt").write_text("b" * 10_000)
+    return target
+
+
+def hidden(folder: Path) -> list[str]:
+    return [p.name for p in folder.iterdir() if p.name.startswith(".")]
+
+
+def test_what_was_written_can_be_verified(tmp_path):
+    target = make(tmp_path / "new" / "x", seed=3, parents={"m": "abc"})
+    manifest = artifact.verify(target, "thing")
+    assert manifest["seed"] == 3 and manifest["parents"] == {"m": "abc"} and manifest["kind"] == "thing"
+    assert set(manifest["files"]) == {"a.bin", "deep/er/b.txt"}
+    assert {"python", "torch", "transformers"} <= set(manifest["versions"])
+    assert artifact.is_complete(target) and not hidden(target.parent)
+
+
+def test_an_exception_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), artifact.staged(tmp_path / "x", "thing") as staging:
+        (staging / "a").write_text("half")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_leaves_the_old_target_as_it_was(tmp_path):
+    target = make(tmp_path / "x", "old")
+    before = artifact.identity(target)
+    with pytest.raises(KeyboardInterrupt), artifact.staged(target, "thing") as staging:
+        (staging / "a.bin").write_text("new")
+        raise KeyboardInterrupt
+    assert artifact.identity(target) == before and artifact.verify(target)
+    assert not hidden(tmp_path)
+
+
+def test_a_new_target_replaces_the_old_one_wholly(tmp_path):
+    target = make(tmp_path / "x", "old")
+    with artifact.staged(target, "thing") as staging:
+        (staging / "other").write_text("new")
+    assert {p.name for p in target.iterdir()} == {"other", artifact.MANIFEST}
+    assert not hidden(tmp_path)
+
+
+_KILLED = """
+import sys, pathlib
+from headstart.core import artifact
+target, moment = pathlib.Path(sys.argv[1]), sys.argv[2]
+def wait(*_):
+    print("ready", flush=True)
+    sys.stdin.read()
+if moment == "sealing":
+    artifact.flush = wait
+elif moment == "renaming":
+    artifact._replace = wait
+elif moment == "between renames":
+    rename = artifact.os.rename
+    artifact.os.rename = lambda a, b: wait() if pathlib.Path(b) == target else rename(a, b)
+with artifact.staged(target, "thing") as staging:
+    (staging / "a.bin").write_text("new")
+    if moment == "writing":
+        wait()
+"""
+
+
+def kill_while(moment: str, target: Path) -> None:
+    """Run a process that writes the target, and kill it outright at that moment."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(target), moment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdin.close()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("moment", ["writing", "sealing", "renaming"])
+def test_a_killed_writer_leaves_no_target(tmp_path, moment):
+    target = tmp_path / "x"
+    kill_while(moment, target)
+    assert not target.exists() and hidden(tmp_path), "the kill came too late to show anything"
+    make(target)
+    artifact.verify(target)
+    assert not hidden(tmp_path), "what the killed writer left should be cleared by the next"
+
+
+@pytest.mark.parametrize("moment", ["writing", "sealing", "renaming"])
+def test_a_killed_writer_does_not_touch_the_old_target(tmp_path, moment):
+    target = make(tmp_path / "x", "old")
+    kill_while(moment, target)
+    assert (target / "a.bin").read_text() == "old"
+    artifact.verify(target)
+    make(target, "new")
+    assert (target / "a.bin").read_text() == "new"
+    assert not hidden(tmp_path)
+
+
+def test_a_writer_killed_between_its_two_renames_does_not_cost_the_old_target(tmp_path):
+    """For that moment the target is absent, never half there; the next writer puts the old one back first."""
+    target = make(tmp_path / "x", "old")
+    kill_while("between renames", target)
+    assert not target.exists()
+    with pytest.raises(ZeroDivisionError), artifact.staged(target, "thing"):
+        raise ZeroDivisionError
+    artifact.verify(target)
+    assert (target / "a.bin").read_text() == "old" and not hidden(tmp_path)
+
+
+def test_a_stale_staging_folder_is_cleared(tmp_path):
+    stale = tmp_path / ".x.staging"
+    stale.mkdir()
+    (stale / "rubbish").write_text("from a killed run")
+    make(tmp_path / "x")
+    assert not (tmp_path / "x" / "rubbish").exists() and not stale.exists()
+
+
+@pytest.mark.parametrize("harm", ["bit", "truncation", "missing", "longer", "empty manifest", "torn manifest"])
+def test_harm_is_caught(tmp_path, harm):
+    target = make(tmp_path / "x")
+    victim, manifest = target / "deep" / "er" / "b.txt", target / artifact.MANIFEST
+    content = victim.read_bytes()
+    if harm == "bit":
+        victim.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    elif harm == "truncation":
+        victim.write_bytes(content[:-1])
+    elif harm == "longer":
+        victim.write_bytes(content + b"x")
+    elif harm == "missing":
+        victim.unlink()
+    else:
+        manifest.write_bytes(b"" if harm == "empty manifest" else manifest.read_bytes()[:-20])
+    with pytest.raises(ArtifactError):
+        artifact.verify(target)
+
+
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_bit_flipped_in_the_manifest_never_becomes_another_fault(tmp_path, where, bit):
+    """Either it is told as what it is, or it changed nothing that the files depend on."""
+    target = tmp_path / "x"
+    if not target.exists():
+        make(target)
+    manifest = target / artifact.MANIFEST
+    whole = manifest.read_bytes()
+    place = int(where * len(whole))
+    manifest.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
+    try:
+        artifact.verify(target, "thing")
+    except ArtifactError:
+        pass
+    finally:
+        manifest.write_bytes(whole)
+
+
+@pytest.mark.parametrize("files", ["[]", '{"a": 3}', '{"a": {}}', '{"a": {"bytes": 1}}', "null"])
+def test_a_manifest_of_another_shape_is_refused(tmp_path, files):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / artifact.MANIFEST).write_text(f'{{"kind": "thing", "files": {files}}}')
+    with pytest.raises(ArtifactError):
+        artifact.verify(tmp_path)
+
+
+def test_kind_and_absence_are_told(tmp_path):
+    with pytest.raises(ArtifactError, match=r"no headstart\.json.*Finish the run"):
+        artifact.verify(tmp_path)
+    with pytest.raises(ArtifactError, match="is a thing; a checkpoint is needed"):
+        artifact.verify(make(tmp_path / "x"), "checkpoint")
+
+
+def test_too_little_space_is_told_before_writing(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(ResourceError, match=r"MB and the disk has .* MB free.*Free some space"):
+        with artifact.staged(tmp_path / "deep" / "x", "thing", size_hint=free * 2):
+            pytest.fail("nothing should be begun")
+    assert list(tmp_path.iterdir()) == []
+    artifact.require_space(tmp_path / "not" / "there" / "yet", 1)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("write", [artifact.staged, artifact.published])
+def test_a_disk_that_fills_up_is_told_as_that(tmp_path, code, write):
+    with pytest.raises(ResourceError, match="disk filled up"), write(tmp_path / "x", "thing"):
+        raise OSError(code, os.strerror(code))
+    assert not artifact.is_complete(tmp_path / "x")
+
+
+def test_other_faults_of_the_disk_keep_their_name(tmp_path):
+    with pytest.raises(PermissionError), artifact.staged(tmp_path / "x", "thing"):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_publishing_keeps_what_lies_there_and_writes_the_manifest_last(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("seed: 0\n")
+    with artifact.published(tmp_path, "model", seed=1) as staging:
+        (staging / "model.bin").write_text("w")
+        (staging / "sub").mkdir()
+        (staging / "sub" / "x").write_text("x")
+        assert not (tmp_path / "model.bin").exists()
+    manifest = artifact.verify(tmp_path, "model")
+    assert set(manifest["files"]) == {"model.bin", "sub/x"}, "the run's own records are not the artifact's"
+    assert (tmp_path / "recipe.yaml").exists() and not hidden(tmp_path)
+
+
+def test_publishing_that_fails_is_not_complete_and_can_be_done_again(tmp_path, monkeypatch):
+    moved = []
+    replace = os.replace
+
+    def failing(source, destination):
+        moved.append(Path(destination).name)
+        if len(moved) == 4:
+            raise OSError(errno.EIO, "the disk went away")
+        replace(source, destination)
+
+    def publish():
+        with artifact.published(tmp_path, "model") as staging:
+            for name in ("a", "b", "c"):
+                (staging / name).mkdir()
+                (staging / name / "f").write_text(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(artifact.os, "replace", failing)
+        with pytest.raises(OSError, match="went away"):
+            publish()
+    assert moved[-1] == artifact.MANIFEST and not artifact.is_complete(tmp_path)
+    publish()
+    artifact.verify(tmp_path, "model")
+
+
+def test_identity_is_of_the_content(tmp_path):
+    a, b = make(tmp_path / "a"), make(tmp_path / "b", seed=9)
+    c = make(tmp_path / "c", "other")
+    assert artifact.identity(a) == artifact.identity(b) != artifact.identity(c)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "config.json").write_text("{}")
+    before = artifact.identity(plain)
+    (plain / "config.json").write_text("{ }")
+    assert artifact.identity(plain) != before
+
+
+def test_the_manifest_is_plain_json_with_readable_letters(tmp_path):
+    make(tmp_path / "x", note="größer")
+    text = (tmp_path / "x" / artifact.MANIFEST).read_text(encoding="utf-8")
+    assert "größer" in text and json.loads(text)["format"] == artifact.FORMAT
+    assert abs(time.time() - (tmp_path / "x" / artifact.MANIFEST).stat().st_mtime) < 60

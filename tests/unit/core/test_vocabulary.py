@@ -1,0 +1,75 @@
+"""The tables over token ids that objectives read, for each kind of tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from headstart.core.errors import ArtifactError
+from headstart.core.vocabulary import vocabulary_of
+
+SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+
+
+def fast(model, pre_tokenizer=None, **special) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(model)
+    if pre_tokenizer:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **(special or SPECIAL))
+
+
+def table(words: list[str]) -> dict[str, int]:
+    return {word: index for index, word in enumerate([*SPECIAL.values(), *words])}
+
+
+def opens(tokenizer, words: list[str]) -> dict[str, bool]:
+    vocabulary = vocabulary_of(tokenizer)
+    return {word: bool(vocabulary.starts_word[tokenizer.convert_tokens_to_ids(word)]) for word in words}
+
+
+def test_wordpiece_continues_by_its_prefix():
+    words = ["play", "##ing", ".", "##s", "#"]
+    tokenizer = fast(models.WordPiece(table(words), unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer())
+    assert opens(tokenizer, words) == {"play": True, "##ing": False, ".": True, "##s": False, "#": True}
+
+
+def test_byte_level_bpe_opens_by_its_space_marker():
+    words = ["Ġplay", "ing", "Ġ", ".", "1", "!?"]
+    tokenizer = fast(models.BPE(table(words), []), pre_tokenizers.ByteLevel())
+    assert opens(tokenizer, words) == {"Ġplay": True, "ing": False, "Ġ": True, ".": True, "1": False, "!?": True}
+
+
+def test_unigram_opens_by_its_space_marker():
+    words = ["▁play", "ing", "▁", ".", "ि"]
+    pieces = [(word, -float(index)) for word, index in table(words).items()]
+    tokenizer = fast(models.Unigram(pieces, unk_id=1), pre_tokenizers.Metaspace())
+    expected = {"▁play": True, "ing": False, "▁": True, ".": True, "ि": False}
+    assert opens(tokenizer, words) == expected, "a vowel sign belongs to the letter before it"
+
+
+def test_special_tokens_are_known_and_missing_ones_are_minus_one():
+    tokenizer = fast(models.WordPiece(table(["a"]), unk_token="[UNK]"))
+    vocabulary = vocabulary_of(tokenizer)
+    assert (vocabulary.pad, vocabulary.cls, vocabulary.sep, vocabulary.mask) == (0, 2, 3, 4)
+    assert vocabulary.special.tolist() == [True] * 5 + [False]
+    assert vocabulary.size == len(tokenizer) == 6
+    bare = vocabulary_of(fast(models.WordPiece(table(["a"]), unk_token="[UNK]"), unk_token="[UNK]"))
+    assert (bare.pad, bare.mask) == (-1, -1) and bare.special.sum() == 1
+
+
+def test_added_tokens_are_counted():
+    tokenizer = fast(models.WordPiece(table(["a"]), unk_token="[UNK]"))
+    tokenizer.add_tokens(["<new>"])
+    assert vocabulary_of(tokenizer).size == 7
+
+
+def test_a_slow_tokenizer_is_refused():
+    class Slow:
+        is_fast = False
+
+        def __len__(self):
+            return 3
+
+    with pytest.raises(ArtifactError, match="slow tokenizer"):
+        vocabulary_of(Slow())

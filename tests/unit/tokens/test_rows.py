@@ -1,0 +1,113 @@
+"""Packed rows: joined together they are the stream, and the stream is the documents."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.core.contracts import Sample, Vocabulary
+from headstart.core.errors import ArtifactError, DataError
+from headstart.tokens.rows import PackedRows
+from headstart.tokens.shards import Shards
+
+CLS, SEP, SIZE = 2, 3, 50
+
+
+def vocabulary(cls: int = CLS, sep: int = SEP) -> Vocabulary:
+    flags = np.zeros(SIZE, dtype=bool)
+    return Vocabulary(size=SIZE, pad=0, cls=cls, sep=sep, mask=4, special=flags, starts_word=flags)
+
+
+def shards_of(lengths: list[int], folder: Path, limit: int = 1 << 20) -> tuple[Shards, list[list[int]]]:
+    """Write shards by hand, so that rows are tested against the format and not against its writer."""
+    numbers = iter(range(10**9))
+    texts = [[5 + next(numbers) % (SIZE - 5) for _ in range(length)] for length in lengths]
+    flat = np.array([token for text in texts for token in text], dtype="<u2")
+    for index, start in enumerate(range(0, len(flat), limit)):
+        flat[start : start + limit].tofile(folder / f"tokens-{index:05d}.bin")
+    starts = (np.cumsum(lengths) - lengths).astype("<i8")
+    starts.tofile(folder / "documents.bin")
+    starts.tofile(folder / "sentences.bin")
+    np.bincount(flat, minlength=SIZE).astype("<i8").tofile(folder / "unigrams.bin")
+    counts = {
+        "documents": len(lengths),
+        "sentences": len(lengths),
+        "tokens": len(flat),
+        "vocab": SIZE,
+        "dtype": "uint16",
+        "limit_tokens": limit,
+    }
+    (folder / "counts.json").write_text(json.dumps(counts))
+    return Shards(folder), texts
+
+
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=30),
+    row_length=st.integers(3, 20),
+    limit=st.integers(1, 40),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=100, deadline=None)
+def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int, seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        shards, texts = shards_of(lengths, Path(name), limit)
+        stream: list[int] = []
+        starts: set[int] = set()
+        for text in texts:
+            stream += [SEP] if stream else []
+            starts.add(len(stream))
+            stream += text
+        width = row_length - 2
+        if len(stream) < width:
+            with pytest.raises(DataError):
+                PackedRows(shards, vocabulary(), row_length)
+            return
+        packed = PackedRows(shards, vocabulary(), row_length)
+        assert len(packed) == len(stream) // width
+        order = np.random.default_rng(seed).permutation(len(packed)).tolist()
+        rows = packed.rows([Sample(epoch, index) for epoch, index in enumerate(order)])
+        assert rows.ids.shape == (len(packed), row_length) and rows.ids.dtype == np.int64
+        assert (rows.ids[:, 0] == CLS).all() and (rows.ids[:, -1] == SEP).all()
+        rebuilt = rows.ids[np.argsort(order), 1:-1].ravel().tolist()
+        assert rebuilt == stream[: len(packed) * width]
+        for index in range(len(packed)):
+            inside = [p - index * width + 1 for p in sorted(starts) if index * width <= p < (index + 1) * width]
+            assert packed.document_starts(index).tolist() == inside
+
+
+def test_a_corpus_shorter_than_a_row_says_so(tmp_path: Path) -> None:
+    shards, _ = shards_of([5, 4], tmp_path)
+    assert len(PackedRows(shards, vocabulary(), 12)) == 1
+    with pytest.raises(DataError, match=r"10 tokens, too few for one row of 13.*lower training.row_length"):
+        PackedRows(shards, vocabulary(), 13)
+    with pytest.raises(ArtifactError, match=r"no \[CLS\]"):
+        PackedRows(shards, vocabulary(cls=-1), 8)
+    with pytest.raises(DataError, match="at least 3"):
+        PackedRows(shards, vocabulary(), 2)
+
+
+def test_no_rows_and_rows_outside(tmp_path: Path) -> None:
+    packed = PackedRows(shards_of([50, 50], tmp_path)[0], vocabulary(), 12)
+    assert packed.rows([]).ids.shape == (0, 12)
+    for index in (-1, len(packed)):
+        with pytest.raises(IndexError):
+            packed.rows([Sample(0, index)])
+
+
+def test_twenty_thousand_rows_a_second(tmp_path: Path) -> None:
+    packed = PackedRows(shards_of([100] * 20_000, tmp_path)[0], vocabulary(), 128)
+    chosen = np.random.default_rng(0).integers(0, len(packed), (100, 64)).tolist()
+    best = 0.0
+    for _ in range(3):
+        start = time.perf_counter()
+        for indices in chosen:
+            packed.rows([Sample(0, index) for index in indices])
+        best = max(best, 6400 / (time.perf_counter() - start))
+    assert best > 20_000

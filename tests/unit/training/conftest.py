@@ -1,0 +1,156 @@
+"""A learner small enough to be trained in milliseconds, with everything that makes a resume hard."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headstart.core.contracts import ParameterGroup, Sample
+from headstart.core.randomness import generator
+from headstart.training.loop import Loop
+from headstart.training.progress import JsonLines, read_curve
+from headstart.training.settings import TrainingSettings
+
+VOCABULARY, WIDTH, LENGTH = 20, 16, 6
+
+
+class Net(torch.nn.Module):
+    """Guesses a token from the one before: dropout, a norm, and an output layer tied to the embedding."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.hidden = torch.nn.Linear(WIDTH, WIDTH)
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.output = torch.nn.Linear(WIDTH, VOCABULARY)
+        self.output.weight = self.embedding.weight
+        self.idle = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, batch):
+        ids, weights = batch["ids"], batch["weights"]
+        states = self.norm(self.dropout(torch.tanh(self.hidden(self.embedding(ids[:, :-1])))))
+        losses = F.cross_entropy(self.output(states).flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+        return (losses.view(len(ids), -1) * weights).sum() + batch["poison"].sum()
+
+
+class ToyLearner:
+    """Rows of tokens from the sample's own generator; `poisoned` epochs give a loss that is no number."""
+
+    def __init__(
+        self, size: int = 20, dropout: float = 0.3, lengths: Sequence[int] | None = None, poisoned: Sequence[int] = ()
+    ) -> None:
+        self.module = Net(dropout)
+        self.size, self.lengths, self.poisoned = size, lengths, poisoned
+        self.scores: list[float] | None = None
+        self.on_tokens = None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def batch(self, samples: Sequence[Sample]):
+        rows, weights = [], []
+        for sample in samples:
+            chance = generator(3, sample.epoch, sample.index, "toy")
+            start, stride = chance.integers(0, VOCABULARY), 1 + sample.index % 3
+            rows.append([(int(start) + stride * place) % VOCABULARY for place in range(LENGTH)])
+            weights.append((chance.random(LENGTH - 1) < 0.7).astype("float32").tolist())
+        poison = [float("nan") if sample.epoch in self.poisoned else 0.0 for sample in samples]
+        return {"ids": torch.tensor(rows), "weights": torch.tensor(weights), "poison": torch.tensor(poison)}
+
+    def weight(self, batch) -> float:
+        return float(batch["weights"].sum())
+
+    def tokens(self, batch) -> int:
+        if self.on_tokens:
+            self.on_tokens()
+        return batch["ids"].numel()
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        return [ParameterGroup(tuple(name for name, _ in self.module.named_parameters()))]
+
+    def validate(self) -> dict[str, float]:
+        if self.scores is not None:
+            return {"score": self.scores.pop(0)}
+        self.module.eval()
+        with torch.no_grad():
+            batch = self.batch([Sample(99, index) for index in range(8)])
+            return {"score": -float(self.module(batch)) / self.weight(batch)}
+
+
+def settings(**given) -> TrainingSettings:
+    base = {"budget": "12 steps", "learning_rate": 0.02, "precision": "fp32", "logging_steps": 1, "evaluations": 3}
+    return TrainingSettings(**{**base, "save_minutes": 1e9, "micro_batch_size": 3, **given})
+
+
+def loop_of(folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", **given) -> Loop:
+    return Loop(
+        learner, settings(**given), batch_size=8, seed=5, folder=folder, fingerprint=fingerprint,
+        flops_per_token=2.0, keep_best=keep_best,
+    )  # fmt: skip
+
+
+class At:
+    """A tracker that calls a function when a training step is logged."""
+
+    def __init__(self, step: int, action) -> None:
+        self.step, self.action = step, action
+
+    def log(self, step: int, values) -> None:
+        if step == self.step and "loss" in values:
+            self.action()
+
+    def close(self) -> None:
+        pass
+
+
+def train(folder: Path, learner: ToyLearner, *trackers, **given):
+    """Restore and run, with the curve written as the stages write it."""
+    loop = loop_of(folder, learner, **given)
+    start = loop.restore()
+    curve = JsonLines(folder / "metrics.jsonl", start.resumed_from)
+    try:
+        outcome = loop.run([curve, *trackers])
+    finally:
+        curve.close()
+    outcome.passed_over = start.passed_over
+    return loop, outcome
+
+
+def losses(folder: Path) -> list[tuple]:
+    """Return everything of the curve that does not depend on the clock."""
+    lines = read_curve(folder / "metrics.jsonl")
+    return [tuple((k, v) for k, v in line.items() if k != "tokens_per_second") for line in lines]
+
+
+def weights(learner: ToyLearner) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in learner.module.state_dict().items()}
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), f"{name} differs by {(a[name].double() - b[name].double()).abs().max()}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def toy() -> SimpleNamespace:
+    return SimpleNamespace(
+        Learner=ToyLearner, settings=settings, loop=loop_of, train=train, At=At, losses=losses, weights=weights,
+        assert_same=assert_same, source=Path(__file__), python=sys.executable,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Which samples make up which step: each once an epoch, by a pure function."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.core.contracts import Sample
+from headstart.training.batches import WINDOW, batches_from, samples_by_length, samples_of_step
+
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**32)).filter(lambda t: t[0] <= t[1])
+
+
+@given(sizes)
+def test_every_sample_comes_once_an_epoch(given_sizes):
+    batch_size, length, seed = given_sizes
+    steps = -(-2 * length // batch_size)
+    seen = [sample for step in range(steps) for sample in samples_of_step(step, batch_size, length, seed)]
+    assert len(seen) == steps * batch_size
+    assert seen[:length] != sorted(seen[:length]) or length < 8
+    for epoch in range(2):
+        assert sorted(seen[epoch * length : (epoch + 1) * length]) == [Sample(epoch, i) for i in range(length)]
+
+
+@given(sizes, st.integers(1, 4))
+def test_sorted_by_length_every_sample_still_comes_once_an_epoch(given_sizes, epochs):
+    batch_size, length, seed = given_sizes
+    lengths = [(7 * index) % 13 for index in range(length)]
+    steps = -(-epochs * length // batch_size)
+    width = max(1, min(WINDOW, length // batch_size))
+    steps = -(-steps // width) * width
+    seen = Counter(s for step in range(steps) for s in samples_by_length(step, batch_size, lengths, seed))
+    assert max(seen.values()) == 1
+    assert all(seen[Sample(epoch, index)] == 1 for epoch in range(epochs) for index in range(length))
+
+
+def test_sorting_spares_padding_and_keeps_batches_in_no_order():
+    lengths = np.random.default_rng(0).integers(5, 100, size=1000).tolist()
+
+    def padding(choose) -> int:
+        batches = [[lengths[s.index] for s in choose(step)] for step in range(24)]
+        return sum(max(batch) * len(batch) - sum(batch) for batch in batches)
+
+    plain = padding(lambda step: samples_of_step(step, 16, 1000, 0))
+    by_length = padding(lambda step: samples_by_length(step, 16, lengths, 0))
+    assert by_length < plain / 3
+    means = [np.mean([lengths[s.index] for s in samples_by_length(step, 16, lengths, 0)]) for step in range(24)]
+    assert means != sorted(means) and abs(np.corrcoef(means, range(24))[0, 1]) < 0.6
+
+
+@pytest.mark.parametrize("rows", [32, 40, 100])
+def test_few_rows_do_not_fill_a_batch_with_copies(rows):
+    """With labels this few, sorting over several epochs would put the same text many times into one update."""
+    lengths = list(range(rows))
+    for step in range(20):
+        copies = Counter(s.index for s in samples_by_length(step, 32, lengths, 0))
+        assert max(copies.values()) <= 2
+
+
+@given(sizes, st.integers(0, 10**6))
+def test_a_step_is_a_pure_function(given_sizes, step):
+    batch_size, length, seed = given_sizes
+    lengths = [index % 7 for index in range(length)]
+    assert samples_of_step(step, batch_size, length, seed) == samples_of_step(step, batch_size, length, seed)
+    assert samples_by_length(step, batch_size, lengths, seed) == samples_by_length(step, batch_size, lengths, seed)
+    assert len(samples_by_length(step, batch_size, lengths, seed)) == batch_size
+
+
+def test_seeds_give_other_orders():
+    assert samples_of_step(0, 8, 100, 0) != samples_of_step(0, 8, 100, 1)
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 9, 4, 4, 8, 1, 2, 6, 5, 7, 3, 2, 9, 9, 1, 1, 5, 5, 5, 5]])
+def test_workers_change_nothing(toy, lengths):
+    learner = toy.Learner(lengths=lengths)
+
+    def first_steps(workers: int, start: int, count: int):
+        stream = batches_from(start, learner, 8, 3, seed=1, workers=workers)
+        return [next(stream) for _ in range(count)]
+
+    alone, helped, later = first_steps(0, 0, 5), first_steps(2, 0, 5), first_steps(0, 3, 2)
+    assert [len(step) for step in alone] == [3] * 5 and [len(b["ids"]) for b in alone[0]] == [3, 3, 2]
+    for a, b in [*zip(alone, helped, strict=True), *zip(alone[3:], later, strict=True)]:
+        for one, other in zip(a, b, strict=True):
+            assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

@@ -1,0 +1,289 @@
+"""The loop steps exactly, stops cleanly, and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+
+import pytest
+import torch
+
+from headstart.training.loop import DivergedError
+
+DISTURBANCES = [
+    pytest.param({}, id="plain"),
+    pytest.param({"logging_steps": 5}, id="log of several steps"),
+    pytest.param({"budget": "500 tokens", "lr_scheduler_type": "cosine"}, id="tokens"),
+    pytest.param({"budget": "4 epochs", "keep_best": True, "evaluations": 4}, id="best of epochs"),
+    pytest.param({"precision": "bf16", "weight_decay": 0.3}, id="bf16"),
+]
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("given", DISTURBANCES)
+@pytest.mark.parametrize("by_length", [False, True])
+def test_interrupted_again_and_again_a_run_gives_the_same_bits(toy, tmp_path, given, by_length):
+    def learner():
+        return toy.Learner(lengths=[index % 5 for index in range(20)] if by_length else None)
+
+    smooth, rough = learner(), learner()
+    _, expected = toy.train(tmp_path / "smooth", smooth, **given)
+    stops = [s for s in (1, 2, 5, 9) if given.get("logging_steps", 1) == 1 or s == 5]
+    for step in stops:
+        rough = learner()
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(tmp_path / "rough", rough, toy.At(step, interrupt), **given)
+    rough = learner()
+    _, outcome = toy.train(tmp_path / "rough", rough, **given)
+    assert outcome.resumed_from == stops[-1]
+    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    toy.assert_same(toy.weights(rough), toy.weights(smooth))
+    assert outcome.validation == expected.validation
+    a, b = outcome.progress, expected.progress
+    assert (a.step, a.tokens, a.samples, a.flops, a.best_step) == (b.step, b.tokens, b.samples, b.flops, b.best_step)
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_an_interrupt_in_the_middle_of_a_step_waits_for_its_end(toy, tmp_path, moment):
+    """Three micro-batches make a step; the interrupt comes while one of them is counted."""
+    smooth, rough, after = toy.Learner(), toy.Learner(), toy.Learner()
+    toy.train(tmp_path / "smooth", smooth, logging_steps=4)
+    calls = []
+
+    def count():
+        calls.append(1)
+        if len(calls) == moment:
+            interrupt()
+
+    rough.on_tokens = count
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path / "rough", rough, logging_steps=4)
+    _, outcome = toy.train(tmp_path / "rough", after, logging_steps=4)
+    assert outcome.resumed_from == math.ceil(moment / 3)
+    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    toy.assert_same(toy.weights(after), toy.weights(smooth))
+
+
+_KILLED = """
+import os, pathlib, runpy, signal, sys
+toy = runpy.run_path(sys.argv[1])
+folder, step, moment = pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+import torch
+torch.set_num_threads(1)
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+if moment == "while saving":
+    from headstart.core import artifact
+    replace = artifact._replace
+    def torn(staging, target):
+        if target.name == f"step-{step:09d}":
+            die()
+        replace(staging, target)
+    artifact._replace = torn
+trackers = [toy["At"](step, die)] if moment == "while logging" else []
+toy["train"](folder, toy["ToyLearner"](), *trackers, save_minutes=1e-9)
+"""
+
+
+@pytest.mark.parametrize(("step", "moment"), [(7, "while logging"), (4, "while saving")])
+def test_killed_outright_a_run_gives_the_same_bits(toy, tmp_path, step, moment):
+    smooth, after = toy.Learner(), toy.Learner()
+    toy.train(tmp_path / "smooth", smooth)
+    rough = tmp_path / "rough"
+    found = subprocess.run([toy.python, "-c", _KILLED, toy.source, rough, str(step), moment], capture_output=True, text=True)
+    assert found.returncode == -signal.SIGKILL, found.stderr
+    _, outcome = toy.train(rough, after)
+    assert outcome.resumed_from == step - 1
+    assert toy.losses(rough) == toy.losses(tmp_path / "smooth")
+    toy.assert_same(toy.weights(after), toy.weights(smooth))
+    assert not [path for path in rough.rglob(".*.staging") if path.parent.name == "checkpoints" and moment != "while saving"]
+
+
+def test_dropout_is_on_and_differs_by_step(toy, tmp_path):
+    """Without this the tests above would prove little."""
+    with_noise, without = toy.Learner(dropout=0.3), toy.Learner(dropout=0.0)
+    toy.train(tmp_path / "a", with_noise)
+    toy.train(tmp_path / "b", without)
+    assert toy.losses(tmp_path / "a") != toy.losses(tmp_path / "b")
+
+
+def test_the_global_generator_decides_nothing(toy, tmp_path):
+    torch.manual_seed(1)
+    toy.train(tmp_path / "a", toy.Learner())
+    torch.manual_seed(2)
+    toy.train(tmp_path / "b", toy.Learner())
+    assert toy.losses(tmp_path / "a") == toy.losses(tmp_path / "b")
+
+
+@pytest.mark.parametrize("micro", [1, 3, 7])
+def test_accumulation_equals_one_large_batch(toy, tmp_path, micro):
+    """Micro-batches hold different numbers of predictions, so averaging their means would not do."""
+
+    def gradients(size):
+        learner = toy.Learner(dropout=0.0)
+        loop = toy.loop(tmp_path / str(size), learner, micro_batch_size=size, max_grad_norm=1e9)
+        loop._start_clock()
+        kept = {}
+        loop.optimiser.step = lambda: kept.update({n: p.grad.clone() for n, p in learner.module.named_parameters() if p.grad is not None})
+        from headstart.training.batches import batches_from
+
+        loss, norm, _ = loop._step(next(batches_from(0, learner, 8, loop.micro, 5, 0)))
+        return loss, norm, kept
+
+    (loss, norm, gradient), (one_loss, one_norm, one_gradient) = gradients(micro), gradients(8)
+    assert loss == pytest.approx(one_loss, rel=1e-6) and norm == pytest.approx(one_norm, rel=1e-5)
+    for name in one_gradient:
+        assert torch.allclose(gradient[name], one_gradient[name], rtol=1e-4, atol=1e-7), name
+
+
+def test_the_loss_is_the_mean_over_predictions(toy, tmp_path):
+    learner = toy.Learner(dropout=0.0)
+    from headstart.training.batches import samples_of_step
+
+    batch = learner.batch(samples_of_step(0, 8, 20, 5))
+    with torch.no_grad():
+        by_hand = float(learner.module(batch)) / learner.weight(batch)
+    toy.train(tmp_path, learner)
+    assert dict(toy.losses(tmp_path)[0])["loss"] == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_training_learns(toy, tmp_path):
+    toy.train(tmp_path, toy.Learner(dropout=0.0), budget="60 steps")
+    curve = [dict(line)["loss"] for line in toy.losses(tmp_path) if "loss" in dict(line)]
+    assert curve[-1] < curve[0] / 2
+
+
+def test_a_loss_that_is_no_number_changes_nothing(toy, tmp_path):
+    learner = toy.Learner(poisoned=[0, 1, 2, 3, 4])
+    loop = toy.loop(tmp_path, learner)
+    before = toy.weights(learner)
+    loop._start_clock()
+    from headstart.training.batches import batches_from
+
+    loss, _, _ = loop._step(next(batches_from(0, learner, 8, 3, 5, 0)))
+    assert math.isnan(loss) and loop.progress.bad_steps == 1 and loop.progress.step == 1
+    toy.assert_same(toy.weights(learner), before)
+    assert not loop.optimiser.state and all(p.grad is None for p in learner.module.parameters())
+
+
+def test_bad_steps_in_between_are_survived_and_leave_moments_alone(toy, tmp_path):
+    learner = toy.Learner(size=8, poisoned=[2, 3])
+    loop, outcome = toy.train(tmp_path, learner, stop_after_bad_steps=3)
+    assert outcome.progress.step == 12 and outcome.progress.bad_steps == 0
+    assert all(torch.isfinite(value).all() for value in toy.weights(learner).values())
+    state = loop.optimiser.state[learner.module.hidden.weight]
+    assert state["step"] == 10 and torch.isfinite(state["exp_avg_sq"]).all()
+
+
+def test_a_gradient_that_is_no_number_is_a_bad_step_too(toy, tmp_path):
+    learner = toy.Learner()
+    learner.module.hidden.weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = toy.weights(learner)
+    with pytest.raises(DivergedError):
+        toy.train(tmp_path, learner, stop_after_bad_steps=2)
+    toy.assert_same(toy.weights(learner), before)
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_it_gives_up_after_the_stated_number(toy, tmp_path, limit):
+    learner = toy.Learner(size=8, poisoned=range(3, 99))
+    with pytest.raises(DivergedError, match=rf"bad for {limit} steps in a row.*learning_rate"):
+        toy.train(tmp_path, learner, stop_after_bad_steps=limit)
+    assert dict(toy.losses(tmp_path)[-1])["step"] == 3 + limit - 1
+
+
+def test_the_count_of_bad_steps_survives_a_resume(toy, tmp_path):
+    def learner():
+        return toy.Learner(size=8, poisoned=range(3, 99))
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path, learner(), toy.At(5, interrupt), stop_after_bad_steps=4)
+    with pytest.raises(DivergedError):
+        toy.train(tmp_path, learner(), stop_after_bad_steps=4)
+    assert dict(toy.losses(tmp_path)[-1])["step"] == 6
+
+
+def test_the_best_weights_are_the_result(toy, tmp_path):
+    learner = toy.Learner()
+    learner.scores = [0.1, 0.9, 0.3, 0.2, 0.9]
+    kept = {}
+    at_best = toy.At(7, lambda: kept.update(toy.weights(learner)))
+    _, outcome = toy.train(tmp_path, learner, toy.At(6, lambda: kept.update(toy.weights(learner))), keep_best=True, evaluations=4)
+    assert at_best and outcome.progress.best_score == 0.9 and outcome.progress.best_step == 6
+    assert outcome.validation == {"score": 0.9}
+    toy.assert_same(toy.weights(learner), kept)
+
+
+def test_without_keep_best_the_last_weights_are_the_result(toy, tmp_path):
+    learner = toy.Learner()
+    learner.scores = [0.9, 0.1, 0.2]
+    kept = {}
+    _, outcome = toy.train(tmp_path, learner, toy.At(12, lambda: kept.update(toy.weights(learner))))
+    toy.assert_same(toy.weights(learner), kept)
+    assert outcome.validation == {"score": 0.2}
+
+
+def test_the_best_weights_survive_a_resume(toy, tmp_path):
+    smooth = toy.Learner()
+    smooth.scores = [0.1, 0.9, 0.3, 0.2, 0.9]
+    toy.train(tmp_path / "a", smooth, keep_best=True, evaluations=4)
+    rough = toy.Learner()
+    rough.scores = [0.1, 0.9]
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path / "b", rough, toy.At(8, interrupt), keep_best=True, evaluations=4)
+    rough = toy.Learner()
+    rough.scores = [0.3, 0.2, 0.9]
+    _, outcome = toy.train(tmp_path / "b", rough, keep_best=True, evaluations=4)
+    assert outcome.progress.best_step == 6
+    toy.assert_same(toy.weights(rough), toy.weights(smooth))
+
+
+def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):
+    smooth, after = toy.Learner(), toy.Learner()
+    _, expected = toy.train(tmp_path / "a", smooth)
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path / "b", toy.Learner(), toy.At(12, interrupt))
+    _, outcome = toy.train(tmp_path / "b", after)
+    assert outcome.resumed_from == 12 and outcome.validation == expected.validation
+    toy.assert_same(toy.weights(after), toy.weights(smooth))
+    assert toy.losses(tmp_path / "a") == toy.losses(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("evaluations", "steps"), [(0, [12]), (3, [4, 8, 12]), (12, list(range(1, 13)))])
+def test_held_out_data_is_measured_as_often_as_asked(toy, tmp_path, evaluations, steps):
+    toy.train(tmp_path, toy.Learner(), evaluations=evaluations)
+    lines = map(dict, toy.losses(tmp_path))
+    assert [line["step"] for line in lines if "validation/score" in line] == steps
+
+
+def test_a_budget_of_time_ends_and_counts_on_after_a_resume(toy, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path, toy.Learner(), toy.At(2, interrupt), budget="0.3 s")
+    _, outcome = toy.train(tmp_path, toy.Learner(), budget="0.3 s")
+    assert 0.3 <= outcome.progress.seconds < 5 and outcome.progress.step > 2
+
+
+def test_flops_budget_and_counts(toy, tmp_path):
+    _, outcome = toy.train(tmp_path, toy.Learner(), budget="500 flops")
+    assert outcome.progress.step == 6 and outcome.progress.tokens == 6 * 8 * 6
+    assert outcome.progress.flops == 2.0 * outcome.progress.tokens and outcome.progress.samples == 48
+
+
+def test_rates_follow_the_schedule(toy, tmp_path):
+    toy.train(tmp_path, toy.Learner(), warmup_ratio=0.25)
+    rates = [dict(line)["learning_rate"] for line in toy.losses(tmp_path) if "learning_rate" in dict(line)]
+    assert rates[0] == 0 and rates[3] == pytest.approx(0.02) and max(rates) == rates[3]
+    assert rates[-1] == pytest.approx(0.02 / 9)
+
+
+def test_gradients_are_clipped(toy, tmp_path):
+    learner = toy.Learner()
+    before = toy.weights(learner)
+    toy.train(tmp_path, learner, max_grad_norm=1e-12, adam_epsilon=1.0, weight_decay=0.0)
+    for name, value in toy.weights(learner).items():
+        assert torch.allclose(value, before[name], atol=1e-9)

@@ -1,0 +1,52 @@
+"""The learning rate's shape over the share of the budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.training.schedule import TRAPEZOID_DECAY, rate_factor
+
+FALLING = ("linear", "cosine", "trapezoid")
+KINDS = (*FALLING, "constant")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_rises_from_nought_to_one(kind):
+    assert rate_factor(0.0, kind, 0.1) == 0
+    assert rate_factor(0.05, kind, 0.1) == pytest.approx(0.5)
+    assert rate_factor(0.1, kind, 0.1) == 1
+    assert rate_factor(0.0, kind, 0.0) == 1
+
+
+@pytest.mark.parametrize("kind", FALLING)
+def test_it_ends_at_nought_and_stays_there(kind):
+    assert rate_factor(1.0, kind, 0.1) == pytest.approx(0, abs=1e-12)
+    assert rate_factor(1.7, kind, 0.1) == pytest.approx(0, abs=1e-12)
+
+
+def test_each_shape_has_its_middle():
+    assert rate_factor(0.55, "linear", 0.1) == pytest.approx(0.5)
+    assert rate_factor(0.55, "cosine", 0.1) == pytest.approx(0.5)
+    assert rate_factor(0.55, "trapezoid", 0.1) == 1 and rate_factor(1 - TRAPEZOID_DECAY / 2, "trapezoid", 0.1) == 0.5
+    assert rate_factor(1.0, "constant", 0.1) == 1
+
+
+@given(st.sampled_from(KINDS), st.floats(0, 0.99), st.floats(0, 1), st.floats(0, 1))
+def test_it_stays_in_range_and_never_jumps(kind, warmup, share, other):
+    rate, beside = rate_factor(share, kind, warmup), rate_factor(other, kind, warmup)
+    assert 0 <= rate <= 1 + 1e-12
+    steepest = max(1 / max(warmup, 1e-9) if min(share, other) < warmup else 0, 1.6 / (1 - warmup), 1 / TRAPEZOID_DECAY)
+    assert abs(rate - beside) <= steepest * abs(share - other) + 1e-9
+
+
+@given(st.sampled_from(FALLING), st.floats(0, 0.99), st.floats(0, 1), st.floats(0, 1))
+def test_after_warm_up_it_only_falls(kind, warmup, a, b):
+    early, late = sorted(warmup + (1 - warmup) * part for part in (a, b))
+    assert rate_factor(early, kind, warmup) >= rate_factor(late, kind, warmup) - 1e-12
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(ValueError, match="no schedule"):
+        rate_factor(0.5, "step", 0.1)
