@@ -26,7 +26,11 @@ from headstart.stages.card import input_names
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 ROW_LENGTH, ROWS = 64, 8
 # Settings that change what a task's rows look like; those that its Config does not know are left out.
-TASK_VARIANTS: dict[str, dict[str, Any]] = {"": {}, "pair": {"text": ["text", "other"]}, "regression": {"regression": True}}
+TASK_VARIANTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "pair": {"text": ["text", "other"]},
+    "regression": {"regression": True},
+}
 
 
 def settings_of(group: str, name: str, **settings: Any) -> Any:
@@ -57,7 +61,7 @@ def pairings() -> Iterator[tuple[str, str, str | None]]:
 
 
 def fittings() -> Iterator[tuple[str, str, str, str, str | None]]:
-    """Every adaptation × task × family: all variants with the default layout, and all layouts with the first variant."""
+    """Every adaptation × task × family: all variants in the default layout, and the first variant in all layouts."""
     for adaptation in registry.names("adaptations"):
         for task in registry.names("tasks"):
             for family in registry.resolve("tasks", task).families:

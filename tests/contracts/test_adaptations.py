@@ -79,10 +79,15 @@ def trained(fitting, tmp_path_factory) -> Trained:
         model, fitting.task, fitting.adaptation, fitting.encoded, fitting.validation, fitting.gold, fitting.pad
     )
     settings = TrainingSettings(
-        budget="12 steps", learning_rate=2e-3, precision="fp32", lr_scheduler_type="constant", evaluations=2
+        budget="16 steps", learning_rate=1e-3, precision="fp32", lr_scheduler_type="constant", evaluations=2
     )
     loop = Loop(
-        learner, settings, batch_size=8, seed=0, folder=tmp_path_factory.mktemp("run"), fingerprint="contract"
+        learner,
+        settings,
+        batch_size=len(fitting.encoded),
+        seed=0,
+        folder=tmp_path_factory.mktemp("run"),
+        fingerprint="contract",
     )
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -95,7 +100,9 @@ def loss_of(fitting, model):
     """The mean loss over the training rows, without dropout."""
     model.eval()
     with torch.no_grad():
-        return fitting.task.loss(model, fitting.task.collate(fitting.encoded, fitting.pad)).item() / len(fitting.encoded)
+        return fitting.task.loss(model, fitting.task.collate(fitting.encoded, fitting.pad)).item() / len(
+            fitting.encoded
+        )
 
 
 def test_it_keeps_the_protocol(fitting):
@@ -119,7 +126,7 @@ def test_starting_weights_follow_the_seed(fitting):
 
 
 def test_training_moves_what_is_trainable_and_nothing_else(fitting, trained):
-    assert trained.outcome.progress.step == 12
+    assert trained.outcome.progress.step == 16
     after = dict(trained.model.named_parameters())
     assert after.keys() == trained.before.keys()
     changed = {name for name, parameter in after.items() if not torch.equal(parameter, trained.before[name])}
@@ -130,7 +137,7 @@ def test_training_moves_what_is_trainable_and_nothing_else(fitting, trained):
 
 def test_training_lowers_the_loss(fitting, trained):
     assert np.isfinite(trained.last_loss)
-    assert trained.last_loss < trained.first_loss
+    assert trained.last_loss < 0.99 * trained.first_loss
     assert set(trained.outcome.validation) == set(fitting.task.metrics())
 
 

@@ -99,9 +99,7 @@ def plugin(tmp_path_factory):
     metadata = folder / "half_hidden_plugin-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: half-hidden-plugin\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[headstart.objectives]\nhalf_hidden = half_hidden_plugin:HalfHidden\n"
-    )
+    (metadata / "entry_points.txt").write_text("[headstart.objectives]\nhalf_hidden = half_hidden_plugin:HalfHidden\n")
     return folder
 
 

@@ -141,7 +141,9 @@ def test_a_saved_model_loads_in_plain_transformers(pairing, tmp_path):
     model.save_pretrained(str(tmp_path))
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".bin", ".pt", ".pkl", ".py")]
     mapped = [auto for auto in AUTO_CLASSES if type(model.config) in getattr(transformers, auto)._model_mapping]
-    name = next(auto for auto in mapped if getattr(transformers, auto)._model_mapping[type(model.config)] is type(model))
+    name = next(
+        auto for auto in mapped if getattr(transformers, auto)._model_mapping[type(model.config)] is type(model)
+    )
     loaded, info = getattr(transformers, name).from_pretrained(str(tmp_path), output_loading_info=True)
     assert not any(info.values()), info
     with torch.no_grad():

@@ -186,7 +186,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def explain(error: Exception) -> ResourceError | None:
-    """Turn what the system refuses (a full disk, a forbidden path) into an error for a person; None for a fault of ours."""
+    """Turn what the system refuses (a full disk, a forbidden path) into an error for a person; None for our faults."""
     if is_disk_full(error):
         return ResourceError("the disk filled up", allowed="Writing needs free space", do=_SPACE_ADVICE)
     if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:

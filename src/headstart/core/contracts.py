@@ -90,8 +90,12 @@ class Rows:
 class Backbone(Protocol):
     """A family of networks with named sizes, over transformers' configs."""
 
-    Config: ClassVar[type[Section]]
     paper: ClassVar[str]
+
+    @property
+    def Config(self) -> type[Section]:
+        """The section of a recipe that sets this up, declared as a class inside this one."""
+        ...
 
     def build(self, vocabulary: Vocabulary, row_length: int, objective: str) -> PreTrainedModel:
         """Return a freshly initialised model with the head that the objective trains."""
@@ -102,9 +106,13 @@ class Backbone(Protocol):
 class Objective(Protocol):
     """A way to make a batch out of rows, and a loss out of a model and that batch."""
 
-    Config: ClassVar[type[Section]]
     paper: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
+
+    @property
+    def Config(self) -> type[Section]:
+        """The section of a recipe that sets this up, declared as a class inside this one."""
+        ...
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Return the batch that the model reads; a pure function of the rows' samples and the seed."""
@@ -148,12 +156,17 @@ class Examples:
 class Task(Protocol):
     """A kind of labelled problem: head, encoding, decoding, metrics."""
 
-    Config: ClassVar[type[Section]]
     paper: ClassVar[str]
-
+    families: ClassVar[tuple[str, ...]]
     auto_class: ClassVar[str]
     """The class of transformers that holds this task's head, by name."""
-    families: ClassVar[tuple[str, ...]]
+    labels: list[Any]
+    """The label set in the order of the model's outputs; empty where there is none (numbers, texts)."""
+
+    @property
+    def Config(self) -> type[Section]:
+        """The section of a recipe that sets this up, declared as a class inside this one."""
+        ...
 
     def fit_labels(self, train: Examples) -> None:
         """Learn the label set from the training rows alone."""
@@ -220,8 +233,12 @@ class ParameterGroup:
 class Adaptation(Protocol):
     """A way to turn a pre-trained model into one for a task: what is kept, what moves."""
 
-    Config: ClassVar[type[Section]]
     paper: ClassVar[str]
+
+    @property
+    def Config(self) -> type[Section]:
+        """The section of a recipe that sets this up, declared as a class inside this one."""
+        ...
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Return the model to train, with `requires_grad` set on what moves."""

@@ -114,6 +114,7 @@ def documents(config: CorpusConfig, receipt: Receipt) -> Iterator[Document]:
         raise DataError(
             f"the corpus is empty: {', '.join(config.files)} gave {receipt.rows:,} rows, {receipt.empty:,} of them "
             f"shorter than {config.min_characters} characters",
+            allowed="At least one document is needed",
             do="Check corpus.files, corpus.text and corpus.min_characters",
         )
 
@@ -149,7 +150,9 @@ def expand(files: Iterable[str]) -> list[Path]:
         matches = {Path(match) for match in glob.glob(str(path), recursive=True)}
         if not any(match.is_file() for match in matches):
             raise DataError(
-                _nothing_at(pattern, path), do="Check corpus.files; relative paths start at the working directory"
+                _nothing_at(pattern, path),
+                allowed="corpus.files takes paths and globs; relative ones start at the working directory",
+                do="Check corpus.files",
             )
         found |= {match for match in matches if match.is_file()}
     return sorted(found)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, Rows, Sample, Vocabulary
+from headstart.core.contracts import Batch, Ints, Objective, Rows, Sample, Vocabulary
 from headstart.core.randomness import generator
 from headstart.core.vocabulary import vocabulary_of
 
@@ -154,7 +154,7 @@ class MaskedLMCollator:
     which epoch it is in: set `epoch` from a callback's on_epoch_begin, or masks stay the same.
     """
 
-    def __init__(self, objective: MaskedLM, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
+    def __init__(self, objective: Objective, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         """Hold the objective and the tables over the tokenizer's ids."""
         self.objective, self.tokenizer, self.seed, self.epoch = objective, tokenizer, seed, 0
         self.vocabulary = vocabulary_of(tokenizer)

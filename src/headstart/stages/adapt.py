@@ -17,7 +17,6 @@ from headstart.evaluation.cost import CostConfig
 from headstart.stages.forecast import flops_per_token
 from headstart.stages.metering import RecordedMeter
 from headstart.tasks.source import CheckpointFolder
-from headstart.training import precision
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
 from headstart.training.progress import Bar, JsonLines, TensorBoard, Tracker
@@ -113,7 +112,7 @@ def predict(model: PreTrainedModel, task: Task, encoded: Sequence[dict[str, Any]
     for start in range(0, len(order), _EVALUATION_BATCH):
         chosen = order[start : start + _EVALUATION_BATCH]
         batch = {name: t.to(device) for name, t in task.collate([encoded[i] for i in chosen], pad).items()}
-        with torch.no_grad(), precision.autocast(precision.resolve("auto", device), device):
+        with torch.no_grad():
             logits = task.logits(model, batch)
         outputs.update(zip(chosen, logits.float().cpu().numpy(), strict=True))
     return task.decode(np.stack([outputs[i] for i in range(len(encoded))]))
@@ -172,7 +171,8 @@ def run_cell(
             for tracker in trackers:
                 tracker.close()
         model = adaptation.finish(model)
-        predictions = predict(model, task, test, tokenizer.pad_token_id)
+        with loop.autocast():
+            predictions = predict(model, task, test, tokenizer.pad_token_id)
     progress = outcome.progress
     meter.tokens, meter.flops = progress.tokens, progress.flops
     cell = Cell(

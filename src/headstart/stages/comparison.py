@@ -65,11 +65,16 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
     for row in table:
         if row.lead is None:
             continue
+        spread = f"{100 * row.lead.low:+.1f} to {100 * row.lead.high:+.1f}"
+        points = f"{abs(100 * row.lead.difference):.1f}"
+        if points == "0.0":
+            said.append(f"{chosen} and {row.method} score alike in {metric} ({spread} points).")
+            continue
         verb = "beats" if row.lead.difference > 0 else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
-            f"{chosen} {verb} {row.method} by {abs(100 * row.lead.difference):.1f} points of {metric} "
-            f"({100 * row.lead.low:+.1f} to {100 * row.lead.high:+.1f}, p = {_p(row.lead.p_value)}){clear}."
+            f"{chosen} {verb} {row.method} by {points} points of {metric} "
+            f"({spread}, p = {_p(row.lead.p_value)}){clear}."
         )
     return said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import artifact, config, registry
-from headstart.core.contracts import Examples, Objective, Task
+from headstart.core.contracts import Objective, Task
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.corpus import readers
@@ -22,6 +23,7 @@ from headstart.stages.pretrain import PretrainLearner, PretrainRecipe
 from headstart.tasks import labelled
 from headstart.tokens import shards
 from headstart.tokens.rows import PackedRows
+from headstart.training import precision
 
 
 def run(model: Path, data: Path) -> dict[str, Any]:
@@ -47,11 +49,11 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
     task: Task = registry.build("tasks", recipe.task)
     described = manifest["task"]
     rows = labelled.read(data, described["text"], described["label"])
-    labels = described["labels"] or rows.labels
-    task.fit_labels(Examples({}, labels, str(folder)))
+    task.labels = list(described["labels"])
     model, tokenizer = load(folder)
     encoded = task.encode(rows, tokenizer, recipe.training.max_length)
-    predicted = predict(model, task, encoded, tokenizer.pad_token_id)
+    with _precision_of(recipe, model):
+        predicted = predict(model, task, encoded, tokenizer.pad_token_id)
     return {
         "model": str(folder),
         "data": str(data),
@@ -73,4 +75,11 @@ def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     rows = PackedRows(shards.Shards(home), vocabulary, recipe.training.row_length)
     objective: Objective = registry.build("objectives", recipe.objective)
     learner = PretrainLearner(model, objective, rows, rows, vocabulary, recipe.seed)
-    return {"model": str(folder), "data": str(data), "rows": len(rows), **learner.validate(limit=len(rows))}
+    with _precision_of(recipe, model):
+        measured = learner.validate(limit=len(rows))
+    return {"model": str(folder), "data": str(data), "rows": len(rows), **measured}
+
+
+def _precision_of(recipe: PretrainRecipe | FinetuneRecipe, model: PreTrainedModel) -> AbstractContextManager[object]:
+    """Return the number format in which the run itself measured, so that its scores are met again."""
+    return precision.autocast(precision.resolve(recipe.training.precision, model.device), model.device)

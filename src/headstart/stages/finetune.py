@@ -222,7 +222,7 @@ def _publish(
         "recipe": folder.recipe,
         "seed": best.seed,
         "parents": {"model": artifact.identity(Path(recipe.model))},
-        "task": {**config.to_dict(recipe.task), "labels": getattr(task, "labels", []), "metrics": list(task.metrics())},
+        "task": {**config.to_dict(recipe.task), "labels": task.labels, "metrics": list(task.metrics())},
         "data": {
             **{f"{split}_source": getattr(whole, split).source for split in ("train", "validation", "test")},
             "train_rows": best.details["train_rows"], "validation_rows": len(whole.validation),

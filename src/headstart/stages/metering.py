@@ -44,5 +44,5 @@ class RecordedMeter(Meter):
 def _read(path: Path) -> PriceTag | None:
     try:
         return PriceTag.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None

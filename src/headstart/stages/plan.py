@@ -24,6 +24,7 @@ from headstart.tasks.source import CheckpointFolder
 from headstart.training import precision
 from headstart.training.budget import Budget
 from headstart.training.compilation import choose_attention, compile_layers
+from headstart.training.settings import TrainingSettings
 
 _TIMED_STEPS = 5
 _CHARACTERS_PER_TOKEN = 4.4
@@ -65,7 +66,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     batch = objective.corrupt(Rows(ids, [Sample(0, i) for i in range(rows)]), vocabulary, 0)
     per_token = flops_per_token(model, length, objective.weight(batch) / ids.size)
     module = ObjectiveModule(model, objective)
-    speed = _time(module, batch, ids.size, recipe.training.compile)
+    speed = _time(module, batch, ids.size, recipe.training)
     corpus_tokens = round(sum(source["bytes"] for source in sources) / _CHARACTERS_PER_TOKEN)
     tokens = _tokens(Budget.parse(recipe.training.budget), speed, per_token, rows * length, corpus_tokens)
     tag = forecast_tag(per_token * tokens, per_token * speed, recipe.cost, tokens=round(tokens))
@@ -96,7 +97,7 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
         model = registry.build("adaptations", section).adapt(source)
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        speed = _time(TaskModule(model, task), batch, batch["input_ids"].numel(), settings.compile)
+        speed = _time(TaskModule(model, task), batch, batch["input_ids"].numel(), settings)
         per_token = flops_per_token(model, round(mean_length), 1 / mean_length)
         tokens = _tokens(
             Budget.parse(settings.budget),
@@ -131,18 +132,18 @@ def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float,
             return budget.amount / per_token
 
 
-def _time(module: torch.nn.Module, batch: Batch, tokens: int, compiled: bool) -> float:
+def _time(module: torch.nn.Module, batch: Batch, tokens: int, settings: TrainingSettings) -> float:
     """Return tokens a second: the median of a few steps after two to warm up."""
     device = precision.default_device()
     module.to(device)
-    if compiled:
+    if settings.compile:
         compile_layers(module)
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
     optimiser = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-6, fused=True)
     seconds = []
     for _ in range(_TIMED_STEPS + 2):
         start = time.perf_counter()
-        with precision.autocast(precision.resolve("auto", device), device):
+        with precision.autocast(precision.resolve(settings.precision, device), device):
             loss = module(batch) / 100
         loss.backward()
         optimiser.step()

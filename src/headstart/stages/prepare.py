@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ class Prepared:
     facts: dict[str, Any]
 
 
-def prepare(corpus: CorpusConfig, tokens: TokenizerConfig, seed: int, folder: Path) -> Prepared:
+def prepare(corpus: CorpusConfig, tokens: TokenizerConfig, seed: int, folder: Path, quiet: bool = False) -> Prepared:
     """Train or load the tokenizer and write the shards, unless they lie there from before."""
     folder = corpus.prepared or folder
     sources = readers.sources(corpus)
@@ -57,12 +59,34 @@ def prepare(corpus: CorpusConfig, tokens: TokenizerConfig, seed: int, folder: Pa
         shard_folder = folder / f"{split}-{config.fingerprint({**reading, 'tokenizer': identity, 'seed': seed})}"
         if not artifact.is_complete(shard_folder):
             receipt = Receipt()
-            with artifact.staged(shard_folder, "shards", parents={"tokenizer": identity}, made_from=reading) as staging:
-                shards.write(_split(corpus, receipt, seed, split == "validation"), loaded, staging)
+            facts_of_reading: dict[str, Any] = {}
+            with artifact.staged(
+                shard_folder, "shards", parents={"tokenizer": identity}, made_from=reading, reading=facts_of_reading
+            ) as staging:
+                documents = _split(corpus, receipt, seed, split == "validation")
+                shards.write(documents, loaded, staging, on_documents=_announcer(split, quiet))
+                facts_of_reading["receipt"] = receipt.summary()
+            if receipt.rejects:
+                first = receipt.summary()["examples"][0]
+                print(f"prepare: {receipt.rejects:,} rows could not be read; the first: {first}", file=sys.stderr)
+        else:
+            artifact.verify(shard_folder, "shards")
         opened[split] = shards.Shards(shard_folder)
         parents[split] = artifact.identity(shard_folder)
         facts[split] = opened[split].counts
     return Prepared(loaded, vocabulary_of(loaded), opened["train"], opened["validation"], parents, facts)
+
+
+def _announcer(split: str, quiet: bool) -> Callable[[int], None]:
+    """Return a callback that says every ten seconds how far the encoding is."""
+    said = [time.monotonic()]
+
+    def announce(count: int) -> None:
+        if not quiet and time.monotonic() - said[0] >= 10:
+            said[0] = time.monotonic()
+            print(f"prepare: {count:,} documents encoded for {split}", file=sys.stderr, flush=True)
+
+    return announce
 
 
 def _split(corpus: CorpusConfig, receipt: Receipt, seed: int, validation: bool) -> Iterator[Document]:
@@ -72,8 +96,9 @@ def _split(corpus: CorpusConfig, receipt: Receipt, seed: int, validation: bool) 
             empty = False
             yield document
     if empty:
+        split = "validation" if validation else "training"
         raise DataError(
-            f"of the corpus's {receipt.documents:,} documents none falls into {'validation' if validation else 'training'}",
+            f"of the corpus's {receipt.documents:,} documents none falls into {split}",
             allowed=f"Both need text; corpus.validation is {corpus.validation:g}",
             do="Give more documents (corpus.documents says what one is), or change corpus.validation",
         )

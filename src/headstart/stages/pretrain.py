@@ -25,7 +25,6 @@ from headstart.stages.prepare import prepare
 from headstart.stages.run_folder import RunFolder
 from headstart.tokens.rows import PackedRows
 from headstart.tokens.tokenizer import TokenizerConfig
-from headstart.training import precision
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
 from headstart.training.progress import Bar, JsonLines, TensorBoard, Tracker
@@ -122,7 +121,7 @@ class PretrainLearner:
             samples = [Sample(0, index) for index in range(start, min(start + 64, count))]
             batch = self.objective.corrupt(self.held_out.rows(samples), self.vocabulary, seed=0)
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            with torch.no_grad(), precision.autocast(precision.resolve("auto", device), device):
+            with torch.no_grad():
                 measured = self.objective.measure(self.module.model, batch)
             weight += self.objective.weight(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
@@ -152,7 +151,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     if folder.status == "finished":
         return folder.path
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
-        prepared = prepare(recipe.corpus, recipe.tokenizer, recipe.seed, folder.path / "prepared")
+        prepared = prepare(recipe.corpus, recipe.tokenizer, recipe.seed, folder.path / "prepared", quiet)
         rows = PackedRows(prepared.train, prepared.vocabulary, recipe.training.row_length)
         held_out = PackedRows(prepared.validation, prepared.vocabulary, recipe.training.row_length)
         model, objective = build_model(recipe, prepared.vocabulary)
@@ -197,6 +196,8 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     ) as staging:
         model.save_pretrained(str(staging))
         prepared.tokenizer.model_input_names = card.input_names(model)
+        # save_pretrained writes an attribute only if it stands among the first arguments too.
+        prepared.tokenizer.init_kwargs["model_input_names"] = card.input_names(model)
         prepared.tokenizer.model_max_length = getattr(recipe.backbone, "max_length", recipe.training.row_length)
         prepared.tokenizer.save_pretrained(str(staging))
         (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")

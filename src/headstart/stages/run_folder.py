@@ -74,11 +74,20 @@ class RunFolder:
 
     def _before(self, recipe_path: Path) -> dict[str, Any]:
         """Return the recipe that lies there, with the defaults of settings that are newer than it."""
-        raw = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
+        try:
+            raw = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raw = None
+        if not isinstance(raw, dict):
+            raise ArtifactError(
+                f"{recipe_path} is no recipe that can be read",
+                allowed="An output is new, empty, or a run's own",
+                do="Choose another output, or restore that file",
+            )
         try:
             return config.to_dict(config.fill(self.kind, raw, where=str(recipe_path)))
         except RecipeError:
-            return dict(raw)
+            return raw
 
 
 def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class Classify:
             (m for m in reversed(list(model.modules())) if isinstance(m, torch.nn.Linear) and m.out_features == 1), None
         )
         if last is not None and last.bias is not None:
+            torch.nn.init.zeros_(last.weight)
             torch.nn.init.constant_(last.bias, self.center)
 
     def decode(self, logits: npt.NDArray[np.float32]) -> list[Any]:

@@ -6,7 +6,7 @@ folder, and its errors do not name the row at fault.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,27 @@ from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 
-_READERS = {
-    ".parquet": pa.parquet.read_table,
-    ".csv": pa.csv.read_csv,
-    ".tsv": lambda path: pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter="\t")),
-    ".jsonl": pa.json.read_json,
-    ".json": pa.json.read_json,
+_LONGEST_ROW = 1 << 26
+"""In bytes: pyarrow reads a row only if it fits into one block."""
+
+
+def _csv(path: str, text: Sequence[str], **form: Any) -> pa.Table:
+    as_text = pa.csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string()))
+    blocks = pa.csv.ReadOptions(block_size=_LONGEST_ROW)
+    return pa.csv.read_csv(path, blocks, pa.csv.ParseOptions(**form), as_text)
+
+
+def _json(path: str, _: Sequence[str]) -> pa.Table:
+    return pa.json.read_json(path, pa.json.ReadOptions(block_size=_LONGEST_ROW))
+
+
+_READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
+    ".parquet": lambda path, _: pa.parquet.read_table(path),
+    ".csv": lambda path, text: _csv(path, text, newlines_in_values=True),
+    # Tab-separated values know no quotes: a lone " must not swallow the rows up to the next one.
+    ".tsv": lambda path, text: _csv(path, text, delimiter="\t", quote_char=False),
+    ".jsonl": _json,
+    ".json": _json,
 }
 
 
@@ -39,14 +54,14 @@ def read(path: str | Path, text: Sequence[str], label: str) -> Examples:
             f"there is no file {path}{registry.suggest(path.name, siblings)}",
             do="Check the path; relative ones start at the working directory",
         )
-    if path.suffix not in _READERS:
+    if path.suffix.lower() not in _READERS:
         raise DataError(
             f"{path} ends in {path.suffix!r}",
             allowed=f"Labelled data is read from {', '.join(_READERS)}",
             do="Rename or convert the file",
         )
     try:
-        table = _READERS[path.suffix](str(path))
+        table = _READERS[path.suffix.lower()](str(path), text)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Mend or convert the file"
@@ -58,11 +73,13 @@ def read(path: str | Path, text: Sequence[str], label: str) -> Examples:
                 allowed=f"Its columns: {', '.join(table.column_names)}",
                 do="Set task.text and task.label",
             )
+        if table.column_names.count(column) > 1:
+            raise DataError(f"{path} has several columns {column!r}", do="Rename all but one")
     columns = {name: table.column(name).to_pylist() for name in text}
     labels = table.column(label).to_pylist()
     for name, values in columns.items():
-        _require(path, name, values, str)
-    _require(path, label, labels, None)
+        _require(path, name, values, (str,))
+    _require(path, label, labels, (str, bool, int, float))
     if not labels:
         raise DataError(f"{path} has no rows", do="Give a file with at least one labelled row")
     return Examples(columns, labels, str(path))
@@ -77,21 +94,25 @@ def choose(examples: Examples, count: int | None, seed: int, purpose: str) -> Ex
 
 def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
     """Split `count` rows off for validation, the same ones whatever the run's seed; returns (rest, split-off)."""
-    if count >= len(examples):
+    if not 0 < count < len(examples):
         raise DataError(
             f"data.validation asks for {count} rows of {examples.source}, which has {len(examples)}",
-            do="Ask for fewer, or name a file",
+            allowed="One or more can be taken out, and one or more must be left to train on",
+            do="Ask for another number, or name a file",
         )
     order = permute(np.arange(len(examples)), len(examples), 0, 0, "validation").tolist()
     return examples.take(sorted(order[count:])), examples.take(sorted(order[:count]))
 
 
-def _require(path: Path, column: str, values: Sequence[Any], kind: type | None) -> None:
+def _require(path: Path, column: str, values: Sequence[Any], kinds: tuple[type, ...]) -> None:
+    """Refuse what is missing or of another type; a label that is blank or no number is missing too."""
+    is_text = kinds == (str,)
     for row, value in enumerate(values):
-        if value is None or (kind is not None and not isinstance(value, kind)):
-            found = "nothing" if value is None else f"a {type(value).__name__}, {value!r}"
+        missing = value is None or (not is_text and (value == "" or value != value))
+        if missing or not isinstance(value, kinds):
+            found = "nothing" if missing else f"a {type(value).__name__}, {value!r}"
             raise DataError(
                 f"{path}, row {row + 1}, column {column!r} holds {found}",
-                allowed="Every row needs a text" if kind is str else "Every row needs a label",
+                allowed="Every row needs a text" if is_text else "Every row needs a label: a word or a number",
                 do="Fill or drop that row",
             )

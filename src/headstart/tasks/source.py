@@ -40,6 +40,14 @@ class CheckpointFolder:
                 allowed="tokenizer.json and tokenizer_config.json lie beside the weights",
                 do="Restore or complete the folder",
             ) from error
+        # Without its files transformers makes up an empty tokenizer, which reads every word as unknown.
+        files = {"tokenizer.json", *type(tokenizer).vocab_files_names.values()}
+        if not any((self.path / name).is_file() for name in files):
+            raise ArtifactError(
+                f"{self.path} has no tokenizer",
+                allowed=f"One of these must lie beside the weights: {', '.join(sorted(files))}",
+                do="Complete the folder",
+            )
         return tokenizer
 
     def pretrained(self) -> PreTrainedModel:
@@ -86,7 +94,8 @@ class CheckpointFolder:
         family = family_of(config)
         if family not in self.task.families:
             raise ArtifactError(
-                f"{self.path} holds a {config.model_type!r}, which is {family or 'no language model'}",
+                f"{self.path} holds a {config.model_type!r}, "
+                + (f"of the family {family}" if family else "which is no language model"),
                 allowed=f"This task takes: {', '.join(self.task.families)}",
                 do="Give such a checkpoint as `model`",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,6 +127,10 @@ class Loop:
             outcome.validation = self._validate()
         return outcome
 
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which this run's forward passes take place."""
+        return precision.autocast(self.precision, self.device)
+
     def share(self) -> float:
         """Return the share of the budget that is spent."""
         p = self.progress
@@ -153,7 +158,7 @@ class Loop:
             # Dropout draws from torch's global generator: seeding it by step makes the noise a pure function too.
             torch.manual_seed(integer(self.seed, self.progress.step, number, "dropout"))
             on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-            with precision.autocast(self.precision, self.device):
+            with self.autocast():
                 loss = module(on_device) / max(weight, 1.0)
             loss.backward()
             total += loss.item()
@@ -199,8 +204,11 @@ class Loop:
         return values
 
     def _validate(self) -> dict[str, float]:
+        if not self.settings.compile:
+            with self.autocast():
+                return self.learner.validate()
         # Held-out batches have other shapes and no gradient: compiling for them costs more than it gives.
-        with torch.compiler.set_stance("force_eager"):
+        with torch.compiler.set_stance("force_eager"), self.autocast():
             return self.learner.validate()
 
     def _log(self, trackers: Sequence[Tracker], values: dict[str, float]) -> None:

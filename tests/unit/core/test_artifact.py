@@ -194,9 +194,9 @@ def test_kind_and_absence_are_told(tmp_path):
 
 def test_too_little_space_is_told_before_writing(tmp_path):
     free = shutil.disk_usage(tmp_path).free
-    with pytest.raises(ResourceError, match=r"MB and the disk has .* MB free.*Free some space"):
-        with artifact.staged(tmp_path / "deep" / "x", "thing", size_hint=free * 2):
-            pytest.fail("nothing should be begun")
+    told = pytest.raises(ResourceError, match=r"MB and the disk has .* MB free.*Free some space")
+    with told, artifact.staged(tmp_path / "deep" / "x", "thing", size_hint=free * 2):
+        pytest.fail("nothing should be begun")
     assert list(tmp_path.iterdir()) == []
     artifact.require_space(tmp_path / "not" / "there" / "yet", 1)
 

@@ -123,16 +123,25 @@ def test_a_misspelt_name_gets_a_hint():
 
 def test_all_faults_are_told_at_once():
     raw = config.apply_overrides(
-        good(), ["seeed=1", "training.learning_rate=7", "objective.rate=1.5", "backbone.kind=gpt", "corpus.validation=0"]
+        good(),
+        ["seeed=1", "training.learning_rate=7", "objective.rate=1.5", "backbone.kind=gpt", "corpus.validation=0"],
     )
     message = refused(raw)
-    for part in ("seeed", "training.learning_rate is 7", "objective.rate is 1.5", "backbone.kind", "corpus.validation is 0"):
+    for part in (
+        "seeed",
+        "training.learning_rate is 7",
+        "objective.rate is 1.5",
+        "backbone.kind",
+        "corpus.validation is 0",
+    ):
         assert part in message
     assert len(message.splitlines()) == 5
 
 
 def test_bounds_are_shown_as_an_interval_with_the_field_s_own_words():
-    assert "objective.rate is 1.5; it must lie in (0, 1)" in refused(good() | {"objective": {"name": "masked_lm", "rate": 1.5}})
+    assert "objective.rate is 1.5; it must lie in (0, 1)" in refused(
+        good() | {"objective": {"name": "masked_lm", "rate": 1.5}}
+    )
     assert "BERT used 0.15" in refused(good() | {"objective": {"name": "masked_lm", "rate": 1.5}})
 
 
@@ -168,7 +177,16 @@ def test_the_company_s_names_are_checked():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-3", 0.001), ("5E4", 50000.0), ("-1e2", -100.0), ("1.5e3", 1500.0), ("3", 3), ("0.5", 0.5), (".5e1", 5.0), ("'1e-3'", "1e-3")],
+    [
+        ("1e-3", 0.001),
+        ("5E4", 50000.0),
+        ("-1e2", -100.0),
+        ("1.5e3", 1500.0),
+        ("3", 3),
+        ("0.5", 0.5),
+        (".5e1", 5.0),
+        ("'1e-3'", "1e-3"),
+    ],
 )
 def test_numbers_read_as_people_mean_them(tmp_path, text, value):
     found = config.parse(written(tmp_path, f"x: {text}\n"))["x"]
@@ -196,7 +214,7 @@ def test_aliases_are_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["[1, 2]", "", "just words", "a: [1", "a: !!python/object/apply:os.getcwd []"])
 def test_what_is_no_mapping_is_refused(tmp_path, text):
-    with pytest.raises(RecipeError, match="recipe.yaml"):
+    with pytest.raises(RecipeError, match=r"recipe\.yaml"):
         config.parse(written(tmp_path, text))
 
 
@@ -260,7 +278,9 @@ def test_any_values_survive_being_written_and_read(tmp_path_factory, value):
     assert config.load(path, Words) == value
 
 
-@pytest.mark.parametrize("word", ["1e3", "5E-4", "1_000", "yes", "null", "0x10", "2024-01-01", "12:30:45", "~", "=", "<<"])
+@pytest.mark.parametrize(
+    "word", ["1e3", "5E-4", "1_000", "yes", "null", "0x10", "2024-01-01", "12:30:45", "~", "=", "<<"]
+)
 def test_words_that_look_like_numbers_stay_words(tmp_path, word):
     value = Words(words=[word], numbers=[], table={word: 1})
     assert config.load(written(tmp_path, config.to_yaml(value)), Words) == value

@@ -67,7 +67,9 @@ def test_positions_outside_are_refused(positions, length):
         permute(positions, length, 0, 0)
 
 
-@given(seeds, st.integers(0, 100), st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=6), st.randoms())
+@given(
+    seeds, st.integers(0, 100), st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=6), st.randoms()
+)
 def test_streams_do_not_depend_on_the_order_of_asking(seed, epoch, indices, shuffler):
     before = {index: generator(seed, epoch, index, "mask").random(4).tolist() for index in indices}
     shuffled = list(indices)

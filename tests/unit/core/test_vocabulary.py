@@ -9,7 +9,13 @@ from transformers import PreTrainedTokenizerFast
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 
-SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 
 
 def fast(model, pre_tokenizer=None, **special) -> PreTrainedTokenizerFast:

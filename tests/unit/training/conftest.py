@@ -10,12 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import settings as hypothesis_settings
 
 from headstart.core.contracts import ParameterGroup, Sample
 from headstart.core.randomness import generator
 from headstart.training.loop import Loop
 from headstart.training.progress import JsonLines, read_curve
 from headstart.training.settings import TrainingSettings
+
+# A busy machine is no fault of the code: time is judged by the whole suite's timeout.
+hypothesis_settings.register_profile("unhurried", deadline=None, max_examples=60)
+hypothesis_settings.load_profile("unhurried")
 
 VOCABULARY, WIDTH, LENGTH = 20, 16, 6
 
@@ -136,8 +141,8 @@ def weights(learner: ToyLearner) -> dict[str, torch.Tensor]:
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), f"{name} differs by {(a[name].double() - b[name].double()).abs().max()}"
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), f"{name} differs by {(value.double() - b[name].double()).abs().max()}"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,16 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.core.contracts import Sample
 from headstart.training.batches import WINDOW, batches_from, samples_by_length, samples_of_step
 
-sizes = st.tuples(st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**32)).filter(lambda t: t[0] <= t[1])
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 100), st.integers(0, 2**32)).filter(lambda t: t[0] <= t[1])
 
 
 @given(sizes)
+@settings(max_examples=30)
 def test_every_sample_comes_once_an_epoch(given_sizes):
     batch_size, length, seed = given_sizes
     steps = -(-2 * length // batch_size)
@@ -27,7 +28,8 @@ def test_every_sample_comes_once_an_epoch(given_sizes):
         assert sorted(seen[epoch * length : (epoch + 1) * length]) == [Sample(epoch, i) for i in range(length)]
 
 
-@given(sizes, st.integers(1, 4))
+@given(sizes, st.integers(1, 3))
+@settings(max_examples=30)
 def test_sorted_by_length_every_sample_still_comes_once_an_epoch(given_sizes, epochs):
     batch_size, length, seed = given_sizes
     lengths = [(7 * index) % 13 for index in range(length)]
@@ -63,6 +65,7 @@ def test_few_rows_do_not_fill_a_batch_with_copies(rows):
 
 
 @given(sizes, st.integers(0, 10**6))
+@settings(max_examples=30)
 def test_a_step_is_a_pure_function(given_sizes, step):
     batch_size, length, seed = given_sizes
     lengths = [index % 7 for index in range(length)]

@@ -14,13 +14,15 @@ from headstart.training.budget import Budget, Spent
 @pytest.mark.parametrize(
     ("text", "amount", "unit"),
     [
-        ("30 min", 1800, "seconds"), ("30min", 1800, "seconds"), ("30 Minutes", 1800, "seconds"), ("5m", 300, "seconds"),
+        ("30 min", 1800, "seconds"), ("30min", 1800, "seconds"), ("30 Minutes", 1800, "seconds"),
+        ("5m", 300, "seconds"),
         ("2 h", 7200, "seconds"), ("1.5 hours", 5400, "seconds"), ("1 day", 86400, "seconds"), ("90 s", 90, "seconds"),
         ("10M tokens", 1e7, "tokens"), ("10 M tokens", 1e7, "tokens"), ("10Mtokens", 1e7, "tokens"),
         ("1,000,000 tokens", 1e6, "tokens"), ("1_000 steps", 1000, "steps"), ("2000 steps", 2000, "steps"),
         ("1 step", 1, "steps"), ("3 Epochs", 3, "epochs"), ("0.5 epochs", 0.5, "epochs"), ("1 Token", 1, "tokens"),
         ("1e15 flops", 1e15, "flops"), ("1E15 FLOPs", 1e15, "flops"), ("2 P flops", 2e15, "flops"),
-        ("3Tflops", 3e12, "flops"), ("1E flops", 1e18, "flops"), ("2k steps", 2000, "steps"), ("  7  steps ", 7, "steps"),
+        ("3Tflops", 3e12, "flops"), ("1E flops", 1e18, "flops"), ("2k steps", 2000, "steps"),
+        ("  7  steps ", 7, "steps"),
         ("1B tokens", 1e9, "tokens"), ("1e-1 epochs", 0.1, "epochs"),
     ],
 )  # fmt: skip
@@ -32,9 +34,11 @@ def test_what_people_write_is_read(text, amount, unit):
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "10", "min", "soon", "ten steps", "-3 steps", "+3 steps", "0 steps", "0.0 h", "1e-400 steps", "1e400 steps",
+        "", " ", "10", "min", "soon", "ten steps", "-3 steps", "+3 steps", "0 steps", "0.0 h", "1e-400 steps",
+        "1e400 steps",
         "nan steps", "inf steps", "3 parsecs", "3 steps 4", "3 steps and", "1..5 h", "1.5.2 h", "10M", "10 M", "2,5 h",
-        "1,00 steps", "1,0000 steps", ",5 h", "_5 h", "3 Q tokens", "3 kM tokens", "3 mtokens", "３ steps", "0x10 steps",
+        "1,00 steps", "1,0000 steps", ",5 h", "_5 h", "3 Q tokens", "3 kM tokens", "3 mtokens", "３ steps",
+        "0x10 steps",
     ],
 )  # fmt: skip
 def test_what_is_unclear_is_refused(text):
@@ -42,7 +46,11 @@ def test_what_is_unclear_is_refused(text):
         Budget.parse(text)
 
 
-@given(st.floats(1e-6, 1e12), st.sampled_from(["", "k", "M", "G"]), st.sampled_from(["steps", "tokens", "h", "epochs", "flops"]))
+@given(
+    st.floats(1e-6, 1e12),
+    st.sampled_from(["", "k", "M", "G"]),
+    st.sampled_from(["steps", "tokens", "h", "epochs", "flops"]),
+)
 def test_any_amount_survives_being_written(amount, multiple, unit):
     factor = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[multiple] * (3600 if unit == "h" else 1)
     for text in (f"{amount!r}{multiple} {unit}", f"{amount!r} {multiple}{unit}"):

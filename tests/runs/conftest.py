@@ -1,0 +1,108 @@
+"""One tiny way through Headstart, by its real command line, which the tests of this folder share."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "recipes" / "quickstart"
+STEPS = 60
+# The quickstart's text and recipes, at a size that takes seconds. Every step is logged, and a checkpoint is written
+# after nearly every one, so that a run can be stopped anywhere.
+TINY_PRETRAIN = (
+    "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
+    f"training.budget={STEPS} steps", "training.row_length=32", "training.batch_tokens=512", "training.evaluations=2",
+    "training.logging_steps=1", "training.save_minutes=0.001",
+)  # fmt: skip
+TINY_FINETUNE = (
+    "seeds=2", "company=[majority, svm, scratch, features]", "data.labels=200", "training.budget=40 steps",
+    "training.max_length=48", "training.learning_rate=1e-3", "training.evaluations=2",
+)  # fmt: skip
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that the command line finished: the command, what it said, and the folder."""
+
+    command: tuple[str, ...]
+    said: subprocess.CompletedProcess[str]
+    folder: Path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What `headstart.json` says."""
+        manifest: dict[str, Any] = json.loads((self.folder / "headstart.json").read_text(encoding="utf-8"))
+        return manifest
+
+
+def _arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
+    environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
+    return {"args": [sys.executable, "-m", "headstart", *arguments], "env": environment, "text": True}
+
+
+@pytest.fixture(scope="session")
+def headstart() -> Command:
+    """Runs the command line to its end; the exit code must be the expected one."""
+
+    def run(*arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(**_arguments(arguments), capture_output=True, timeout=240, check=False)
+        assert done.returncode == expect, f"{' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., subprocess.Popen[str]]:
+    """Starts the command line and hands the process over, to be stopped by the test."""
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(**_arguments(arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def pretrained(headstart: Command, work: Path) -> Finished:
+    """A checkpoint of the quickstart's text."""
+    folder = work / "pretrained"
+    # Shards are shared, because making them takes longer than the training here.
+    where = (f"output={folder}", f"corpus.prepared={work / 'prepared'}")
+    command = ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, *where)
+    return Finished(command, headstart(*command), folder)
+
+
+@pytest.fixture(scope="session")
+def finetuned(headstart: Command, work: Path, pretrained: Finished) -> Finished:
+    """A classifier from that checkpoint, in the company of baselines, over two seeds."""
+    folder = work / "finetuned"
+    where = (f"output={folder}", f"model={pretrained.folder}")
+    command = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE, *where)
+    return Finished(command, headstart(*command), folder)
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Callable[[Finished, str], Path]:
+    """Copies a finished run to a place where it may be spoilt."""
+
+    def copy(run: Finished, name: str) -> Path:
+        return Path(shutil.copytree(run.folder, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints")))
+
+    return copy

@@ -1,0 +1,275 @@
+"""What a user sees when something is wrong: what was found, what is allowed, what to do, and no traceback."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from headstart.cli import main
+
+DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
+PRETRAIN: dict[str, Any] = {
+    "seed": 0,
+    "output": "out",
+    "corpus": {"files": ["corpus.txt"], "validation": 0.2},
+    "tokenizer": {"vocab": 500},
+    "backbone": {"family": "encoder", "size": "tiny"},
+    "objective": {"name": "masked_lm"},
+    "training": {"budget": "2 steps", "row_length": 16, "batch_tokens": 64, "evaluations": 0},
+}
+FINETUNE: dict[str, Any] = {
+    "seeds": 1,
+    "output": "out",
+    "model": "model",
+    "task": {"kind": "classify", "text": "text", "label": "label"},
+    "data": {"train": "train.csv", "validation": "train.csv", "test": "test.csv"},
+    "adaptation": {"name": "full"},
+    "company": ["majority"],
+    "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "evaluations": 1},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A wrong recipe or input: how to provoke it, and the parts of the sentence that the user must see."""
+
+    name: str
+    run: str
+    found: str
+    allowed: str
+    do: str
+
+
+CASES = [Case(**entry) for entry in yaml.safe_load(Path(__file__).with_name("wrong_inputs.yaml").read_text("utf-8"))]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
+    """A folder with good recipes and data, and everything wrong that the table names."""
+    folder = tmp_path_factory.mktemp("inputs")
+    with gzip.open(DATA / "kjv.txt.gz", "rt", encoding="utf-8") as file:
+        text = file.read(150_000)
+    rows = "text,label\n" + "".join(f"verse {number} of the book,{'ab'[number % 2]}\n" for number in range(8))
+    files = {
+        "pretrain.yaml": yaml.safe_dump(PRETRAIN),
+        "finetune.yaml": yaml.safe_dump(FINETUNE),
+        "no-objective.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "objective"}),
+        "no-corpus.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "corpus"}),
+        "broken.yaml": "seed: [0\noutput: x\n",
+        "twice.yaml": "seed: 1\nseed: 2\n",
+        "words.yaml": "pretrain something\n",
+        "empty.yaml": "",
+        "neither.yaml": "seed: 1\n",
+        "corpus.txt": text,
+        "blank.txt": "\n \n\n",
+        "small.txt": "In the beginning.\n\n" * 12,
+        "text.docx": "words",
+        "torn.parquet": "torn",
+        "train.csv": rows,
+        "test.csv": rows,
+        "unseen.csv": rows + "another verse,c\n",
+        "one.csv": "text,label\nx,a\ny,a\n",
+        "ragged.csv": "text,label\na,b,c\n",
+        "folder/notes.md": "mine",
+        "unfinished/recipe.yaml": "seed: 0\n",
+        "unknown/config.json": '{"model_type": "nonsense"}',
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    pq.write_table(pa.table({"body": ["some text"] * 3, "number": [1, 2, 3]}), folder / "body.parquet")
+    pq.write_table(pa.table({"text": ["a", None, "b"], "label": ["a", "b", "a"]}), folder / "nulls.parquet")
+    pq.write_table(pa.table({"text": ["a", "c", "b"], "label": ["a", "b", None]}), folder / "no-label.parquet")
+    _checkpoints(folder, pretrained.folder)
+    return folder
+
+
+def _checkpoints(folder: Path, good: Path) -> None:
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, T5Config, ViTConfig
+
+    for name in ("model", "altered", "lacking", "torn"):
+        shutil.copytree(good, folder / name, ignore=shutil.ignore_patterns("checkpoints", "logs", "prepared"))
+    weights = bytearray((folder / "altered" / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "altered" / "model.safetensors").write_bytes(weights)
+    (folder / "lacking" / "tokenizer.json").unlink()
+    (folder / "torn" / "model.safetensors").write_bytes(weights[:1000])
+    small = BertConfig(
+        vocab_size=1000, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    for name, config in {"t5": T5Config(), "gpt2": GPT2Config(), "vit": ViTConfig(), "weightless": small}.items():
+        config.save_pretrained(str(folder / name))
+        for path in good.glob("tokenizer*.json"):
+            shutil.copy2(path, folder / name)
+    BertForMaskedLM(small).save_pretrained(str(folder / "wordless"))
+
+
+@pytest.fixture
+def here(inputs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of inputs as working directory; what a case would make goes elsewhere."""
+    monkeypatch.chdir(inputs)
+    monkeypatch.setenv("HEADSTART_DEBUG", "")
+    return tmp_path / "output"
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs the command line in this process; returns exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main(list(arguments))
+        code = stopped.value.code
+        out, err = capsys.readouterr()
+        return code if isinstance(code, int) else 0, out, err
+
+    return run
+
+
+def aside(arguments: list[str], output: Path) -> list[str]:
+    """Send the output of a recipe's verb elsewhere, unless the case is about the output."""
+    takes_one = arguments[0] in ("pretrain", "finetune") and not any(word.startswith("output=") for word in arguments)
+    return [*arguments, f"output={output}"] if takes_one else arguments
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_the_user_reads_what_was_found_what_is_allowed_and_what_to_do(case, here, call):
+    code, out, err = call(*aside(shlex.split(case.run), here))
+    assert code == 2, err
+    assert err.startswith("headstart: ") and "Traceback" not in err and not out
+    for part in (case.found, case.allowed, case.do):
+        assert part in err, err
+    assert err.rstrip().endswith((".", "?")), "a sentence ends in a full stop"
+    assert not (here / "headstart.json").exists()
+
+
+def test_the_table_is_long_enough_and_says_three_things():
+    assert len(CASES) >= 20
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert all(case.found and case.allowed and case.do for case in CASES)
+
+
+def test_all_faults_of_a_recipe_are_told_at_once(here, call):
+    code, _, err = call(
+        "pretrain", "pretrain.yaml", "sede=1", "objective.rate=2", "training.budget=soon", "backbone.size=big"
+    )
+    assert code == 2
+    for part in (
+        "sede is not a known key",
+        "objective.rate is 2",
+        "training.budget is 'soon'",
+        "backbone.size is 'big'",
+    ):
+        assert part in err
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_a_mended_recipe_may_use_the_output_of_one_that_failed_before_it_began(verb, here, call):
+    wrong = {"pretrain": "corpus.files=[body.parquet]", "finetune": "data.test=unseen.csv"}[verb]
+    assert call(verb, f"{verb}.yaml", wrong, f"output={here}", "--quiet")[0] == 2
+    code, out, err = call(verb, f"{verb}.yaml", f"output={here}", "--quiet")
+    assert code == 0, err
+    assert "cost" in out and (here / "headstart.json").is_file()
+    code, _, err = call(verb, f"{verb}.yaml", f"output={here}", "seed=9", "--quiet")
+    assert code == 2 and "holds a run of another recipe" in err
+
+
+def test_too_little_space_is_said_before_anything_is_written(here, call, monkeypatch):
+    usage = shutil.disk_usage(here.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100_000))
+    code, _, err = call("pretrain", "pretrain.yaml", f"output={here}", "--quiet")
+    assert code == 2 and "Traceback" not in err
+    assert "MB and the disk has 0 MB free" in err and "Free some space, or set `output` to another disk" in err
+    assert not (here / "headstart.json").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a disk of a given size; whoever may not mount cannot run these tests."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / "disk"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if os.name != "posix" or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("a small disk cannot be mounted here; un-skipped for root on Linux")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("size", ["4k", "12k", "64k", "140k"])
+def test_a_disk_that_fills_up_is_named_and_nothing_half_written_stays(size, here, call, small_disk):
+    """From the recipe's copy over the tokenizer to the shards: whatever library writes when the space ends."""
+    disk = small_disk(size)
+    code, _, err = call("pretrain", "pretrain.yaml", f"output={disk / 'out'}", "--quiet")
+    assert code == 2, err
+    assert "the disk filled up" in err and "Free some space" in err and "Traceback" not in err
+    assert not [path for path in disk.rglob("*.staging") if path.is_dir()]
+
+
+def broken(*_: Any, **__: Any) -> None:
+    raise ZeroDivisionError("division by zero")
+
+
+def test_a_fault_of_ours_is_owned_without_a_traceback(here, call, monkeypatch):
+    monkeypatch.setattr("headstart.stages.pretrain.run", broken)
+    code, out, err = call("pretrain", "pretrain.yaml", f"output={here}")
+    assert code == 1
+    assert "headstart: ZeroDivisionError: division by zero" in err and "This is a fault of ours" in err
+    assert "`headstart --debug …` shows where" in err
+    assert "Traceback" not in err and not out
+
+
+def test_debug_shows_the_traceback(here, monkeypatch):
+    monkeypatch.setattr("headstart.stages.pretrain.run", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["--debug", "pretrain", "pretrain.yaml", f"output={here}"])
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+@pytest.mark.parametrize(
+    ("group", "code", "error"), [("objectives", 1, "ZeroDivisionError"), ("objektives", 2, "RecipeError")]
+)
+def test_a_process_shows_a_traceback_only_with_debug(group, code, error, debug):
+    script = (
+        "import sys\n"
+        "from headstart.core import registry\n"
+        "registry._describe = lambda *_: 1 / 0\n"
+        "from headstart.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    arguments = [*(["--debug"] if debug else []), "list", group]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == (1 if debug else code)
+    assert ("Traceback (most recent call last)" in done.stderr) is debug
+    if debug or code == 1:
+        assert error in done.stderr
+
+
+def test_an_unknown_command_suggests_the_nearest(call):
+    code, _, err = call("pretran")
+    assert code == 2 and "No such command 'pretran'" in err and "Did you mean 'pretrain'?" in err

@@ -1,0 +1,76 @@
+"""The table that a score stands in, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.stages import comparison
+from headstart.stages.adapt import Cell
+
+GOLD = ["a", "b"] * 50
+
+
+def cell(method: str, seed: int, wrong: int, trained: int | None = None, kwh: float | None = 0.5) -> Cell:
+    """A run that has the first `wrong` rows wrong."""
+    flipped = {"a": "b", "b": "a"}
+    predictions = [flipped[label] if i < wrong else label for i, label in enumerate(GOLD)]
+    details = {} if trained is None else {"trainable_parameters": trained}
+    score = {"accuracy": 1 - wrong / 100}
+    return Cell(method, seed, predictions, score, details=details, cost={"seconds": 10.0 * (seed + 1), "kwh": kwh})
+
+
+@pytest.fixture
+def table():
+    cells = {
+        "majority": [cell("majority", seed, 50, kwh=None) for seed in range(3)],
+        "full": [cell("full", seed, 10 + seed, 1234) for seed in range(3)],
+        "twin": [cell("twin", seed, 10 + seed, 1234) for seed in range(3)],
+        "near": [cell("near", seed, 12 + seed, 99) for seed in range(3)],
+        "better": [cell("better", seed, 0, 99) for seed in range(3)],
+    }
+    return comparison.rows(cells, "full", GOLD, "accuracy")
+
+
+def test_each_method_is_a_row_with_its_mean_over_seeds(table):
+    by_name = {row.method: row for row in table}
+    assert by_name["full"].score.mean == pytest.approx(0.89) and by_name["full"].score.seeds == 3
+    assert by_name["full"].lead is None and by_name["full"].trainable == 1234
+    assert by_name["majority"].trainable is None and by_name["majority"].kwh is None
+    assert by_name["full"].seconds == pytest.approx(20.0) and by_name["full"].kwh == pytest.approx(0.5)
+
+
+def test_the_chosen_method_is_compared_with_each_of_the_others(table):
+    leads = {row.method: row.lead for row in table if row.lead}
+    assert set(leads) == {"majority", "twin", "near", "better"}
+    assert leads["majority"].difference == pytest.approx(0.39) and leads["majority"].p_value < 0.01
+    assert leads["better"].difference == pytest.approx(-0.11) and leads["twin"].difference == 0
+
+
+def test_sentences_say_who_won_and_how_surely(table):
+    said = comparison.sentences(table, "accuracy", "full")
+    assert len(said) == 4
+    by_name = {row.method: text for row, text in zip([r for r in table if r.lead], said, strict=True)}
+    assert by_name["majority"].startswith("full beats majority by 39.0 points of accuracy (")
+    assert "may be chance" not in by_name["majority"]
+    assert by_name["better"].startswith("full loses to better by 11.0 points")
+    assert by_name["near"].startswith("full beats near by 2.0 points")
+    assert by_name["twin"] == "full and twin score alike in accuracy (+0.0 to +0.0 points)."
+
+
+def test_a_lead_of_one_row_may_be_chance():
+    cells = {"full": [cell("full", 0, 10)], "other": [cell("other", 0, 11)]}
+    said = comparison.sentences(comparison.rows(cells, "full", GOLD, "accuracy"), "accuracy", "full")
+    assert said[0].endswith(", which may be chance.")
+
+
+def test_the_table_in_markdown(table):
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert len(lines) == 7 and all(line.count("|") == lines[0].count("|") for line in lines)
+    assert "accuracy × 100" in lines[0] and "full leads by" in lines[0]
+    full = next(line for line in lines if line.startswith("| full"))
+    assert "89.0" in full and "1,234" in full and "20.0" in full
+
+
+def test_one_seed_has_no_interval():
+    table = comparison.rows({"full": [cell("full", 0, 10)]}, "full", GOLD, "accuracy")
+    assert "| – |" in comparison.markdown(table, "accuracy", "full")

@@ -1,0 +1,114 @@
+"""An output folder belongs to one recipe, and says how far its run has come."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from headstart.core import artifact, config
+from headstart.core.errors import ArtifactError
+from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.run_folder import RunFolder
+
+
+def recipe(output, **more) -> PretrainRecipe:
+    raw = {"output": str(output), "corpus": {"files": ["a.txt"]}, "backbone": "encoder", "objective": "masked_lm"}
+    return config.fill(PretrainRecipe, raw | more)
+
+
+def begun(path) -> None:
+    """Leave what a run leaves as soon as it works."""
+    (path / "logs").mkdir()
+
+
+def test_new_then_unfinished_then_finished(tmp_path):
+    path = tmp_path / "deep" / "run"
+    first = RunFolder(path, recipe(path))
+    assert first.status == "new"
+    assert yaml.safe_load((path / "recipe.yaml").read_text()) == first.recipe == config.to_dict(recipe(path))
+    begun(path)
+    assert RunFolder(path, recipe(path)).status == "unfinished"
+    with artifact.published(path, "checkpoint of pretrain"):
+        pass
+    again = RunFolder(path, recipe(path))
+    assert again.status == "finished" and again.fingerprint == first.fingerprint
+
+
+def test_a_run_of_another_recipe_is_refused_and_left_alone(tmp_path):
+    RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    begun(tmp_path / "r")
+    before = (tmp_path / "r" / "recipe.yaml").read_text()
+    with pytest.raises(ArtifactError) as caught:
+        RunFolder(tmp_path / "r", recipe(tmp_path / "r", seed=1, training={"learning_rate": 0.01}))
+    message = str(caught.value)
+    assert "seed" in message and "training.learning_rate" in message and "another output" in message
+    assert (tmp_path / "r" / "recipe.yaml").read_text() == before
+
+
+def test_a_recipe_that_failed_before_it_worked_may_be_mended(tmp_path):
+    RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    mended = RunFolder(tmp_path / "r", recipe(tmp_path / "r", seed=1))
+    assert mended.status == "new" and "seed: 1" in (tmp_path / "r" / "recipe.yaml").read_text()
+
+
+def test_place_and_price_make_no_other_run(tmp_path):
+    first = RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    begun(tmp_path / "r")
+    (tmp_path / "r").rename(tmp_path / "moved")
+    moved = RunFolder(tmp_path / "moved", recipe(tmp_path / "moved", cost={"price_per_hour": 3}))
+    assert moved.status == "unfinished" and moved.fingerprint == first.fingerprint
+
+
+def test_what_changes_the_result_changes_the_fingerprint(tmp_path):
+    changes = [{}, {"seed": 1}, {"training": {"budget": "1 h"}}, {"objective": {"name": "masked_lm", "rate": 0.2}}]
+    prints = [
+        RunFolder(tmp_path / str(i), recipe(tmp_path / str(i), **change)).fingerprint
+        for i, change in enumerate(changes)
+    ]
+    assert len(set(prints)) == len(changes)
+
+
+def test_a_default_written_out_is_the_same_recipe(tmp_path):
+    RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    begun(tmp_path / "r")
+    assert (
+        RunFolder(tmp_path / "r", recipe(tmp_path / "r", seed=0, training={"row_length": 128})).status == "unfinished"
+    )
+
+
+def test_a_setting_that_is_newer_than_the_run_counts_as_its_default(tmp_path):
+    RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    begun(tmp_path / "r")
+    path = tmp_path / "r" / "recipe.yaml"
+    older = yaml.safe_load(path.read_text())
+    del older["training"]["stop_after_bad_steps"]
+    path.write_text(yaml.safe_dump(older))
+    assert RunFolder(tmp_path / "r", recipe(tmp_path / "r")).status == "unfinished"
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ArtifactError, match="no run of Headstart"):
+        RunFolder(tmp_path, recipe(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_hidden_files_do_not_count(tmp_path):
+    (tmp_path / ".gitkeep").write_text("")
+    assert RunFolder(tmp_path, recipe(tmp_path)).status == "new"
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "r").write_text("")
+    with pytest.raises(ArtifactError, match="which is a file"):
+        RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
+    with pytest.raises(ArtifactError, match="cannot be made"):
+        RunFolder(tmp_path / "r" / "deeper", recipe(tmp_path / "r" / "deeper"))
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "a: [", "\x00"])
+def test_a_recipe_that_cannot_be_read_is_not_taken_over(tmp_path, content):
+    (tmp_path / "recipe.yaml").write_text(content)
+    begun(tmp_path)
+    with pytest.raises(ArtifactError):
+        RunFolder(tmp_path, recipe(tmp_path))

@@ -1,0 +1,146 @@
+"""Classification and regression: labels in, the same labels out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from headstart.core.contracts import Examples
+from headstart.core.errors import DataError
+from headstart.tasks.classify import Classify
+from headstart.tasks.source import CheckpointFolder
+
+
+def task_of(labels=None, **settings) -> Classify:
+    task = Classify(Classify.Config.model_validate(settings))
+    if labels is not None:
+        task.fit_labels(rows(labels))
+    return task
+
+
+def rows(labels, **columns) -> Examples:
+    return Examples(columns or {"text": [f"text {i}" for i in range(len(labels))]}, labels, "d.csv")
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "b"], [3, 1, 2, 1], [True, False], [0.5, 2.0], ["1", "10", "2"]])
+def test_labels_come_back_in_their_own_type(labels, tiny_tokenizer):
+    task = task_of(labels)
+    encoded = task.encode(rows(labels), tiny_tokenizer, 32)
+    logits = np.eye(len(task.labels), dtype=np.float32)[[e["label"] for e in encoded]]
+    decoded = task.decode(logits)
+    assert decoded == labels and [type(v) for v in decoded] == [type(v) for v in labels]
+    assert task.head_settings()["id2label"] == {i: str(v) for i, v in enumerate(sorted(set(labels)))}
+
+
+def test_the_order_of_labels_does_not_depend_on_the_order_of_rows():
+    assert task_of(["c", "a", "b"]).head_settings() == task_of(["b", "c", "a", "a"]).head_settings()
+
+
+def test_a_label_never_seen_is_named_with_its_row(tiny_tokenizer):
+    with pytest.raises(DataError) as caught:
+        task_of(["a", "b"]).encode(rows(["a", "c"]), tiny_tokenizer, 32)
+    assert "d.csv, row 2 has the label 'c'" in str(caught.value) and "'a', 'b'" in str(caught.value)
+
+
+def test_one_label_is_no_problem_to_learn():
+    with pytest.raises(DataError, match="single label 'a' in its 3 training rows"):
+        task_of(["a"] * 3)
+
+
+def test_very_many_labels_hint_at_regression():
+    with pytest.raises(DataError, match=r"60 different labels in 60 rows.*task\.regression"):
+        task_of([i / 7 for i in range(60)])
+    assert len(task_of([i // 2 for i in range(120)]).labels) == 60
+
+
+@pytest.mark.parametrize("labels", [["1", "2"], [True, False], [1.0, "x"]])
+def test_regression_needs_numbers(labels):
+    with pytest.raises(DataError, match=r"task\.regression needs numbers"):
+        task_of(labels, regression=True)
+
+
+def test_texts_are_encoded_with_their_marks_and_cut(tiny_tokenizer):
+    task = task_of(["a", "b"])
+    short, long = task.encode(rows(["a", "b"], text=["In the beginning", "word " * 500]), tiny_tokenizer, 24)
+    assert (
+        short["input_ids"][0] == tiny_tokenizer.cls_token_id and short["input_ids"][-1] == tiny_tokenizer.sep_token_id
+    )
+    assert len(long["input_ids"]) == 24 and long["input_ids"][-1] == tiny_tokenizer.sep_token_id
+
+
+def test_pairs_are_kept_apart(tiny_tokenizer, checkpoint):
+    task = task_of(["a", "b"], text=["one", "two"])
+    pairs = rows(["a", "b"], one=["In the beginning", "x " * 300], two=["God created", "y " * 40])
+    tokenizer = CheckpointFolder(checkpoint("bert"), task, 0).tokenizer()
+    first, long = task.encode(pairs, tokenizer, 64)
+    separators = [i for i, token in enumerate(first["input_ids"]) if token == tokenizer.sep_token_id]
+    assert len(separators) == 2
+    assert first["token_type_ids"] == [0] * (separators[0] + 1) + [1] * (separators[1] - separators[0])
+    assert len(long["input_ids"]) == 64 and long["token_type_ids"].count(1) > 20, "the longer side is cut first"
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_pairs_run_through_a_model(kind, checkpoint):
+    task = task_of(["a", "b"], text=["one", "two"])
+    source = CheckpointFolder(checkpoint(kind), task, 0)
+    tokenizer = source.tokenizer()
+    encoded = task.encode(rows(["a", "b"], one=["In", "the beginning"], two=["God", "created"]), tokenizer, 32)
+    batch = task.collate(encoded, tokenizer.pad_token_id)
+    assert ("token_type_ids" in batch) == (kind == "bert")
+    model = source.pretrained().eval()
+    with torch.no_grad():
+        loss, logits = task.loss(model, batch), task.logits(model, batch)
+    assert logits.shape == (2, 2)
+    assert float(loss) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, batch["labels"]) * 2), rel=1e-5)
+
+
+def test_a_text_may_be_named_alone_but_three_are_too_many():
+    assert task_of(text="body").config.text == ["body"]
+    with pytest.raises(ValidationError):
+        task_of(text=["a", "b", "c"])
+
+
+def test_regression_starts_at_the_mean_and_counts_in_spreads(checkpoint):
+    labels = [10.0, 12.0, 14.0, 20.0]
+    task = task_of(labels, regression=True)
+    source = CheckpointFolder(checkpoint("bert"), task, 0)
+    model = source.pretrained().eval()
+    task.prepare_head(model)
+    assert model.classifier.bias.item() == pytest.approx(14.0)
+    encoded = task.encode(rows(labels), source.tokenizer(), 32)
+    batch = task.collate(encoded, source.tokenizer().pad_token_id)
+    with torch.no_grad():
+        loss, logits = float(task.loss(model, batch)), task.logits(model, batch)
+    by_hand = sum((float(y) - x) ** 2 for y, x in zip(logits[:, 0], labels, strict=True)) / np.var(labels)
+    assert loss == pytest.approx(by_hand, rel=1e-4)
+    assert task.decode(logits.numpy()) == pytest.approx(logits[:, 0].tolist())
+    assert task.head_settings() == {"num_labels": 1, "problem_type": "regression"}
+
+
+def test_a_single_number_throughout_gives_no_division_by_nought():
+    task = task_of([2.0, 2.0], regression=True)
+    assert task.scale == 1.0 and math.isfinite(task.center)
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "expected"),
+    [
+        (["a", "b"], {}, ("accuracy", "f1", "matthews")),
+        (["a", "b", "c"], {}, ("accuracy", "macro_f1")),
+        (["a", "b"], {"metric": "f1"}, ("f1", "accuracy", "matthews")),
+        ([1.0, 2.0], {"regression": True}, ("spearman", "pearson")),
+        ([1.0, 2.0], {"regression": True, "metric": "pearson"}, ("pearson", "spearman")),
+    ],
+)
+def test_the_selecting_metric_comes_first(labels, settings, expected):
+    assert task_of(labels, **settings).metrics() == expected
+
+
+@pytest.mark.parametrize("settings", [{"metric": "spearman"}, {"metric": "f1", "regression": True}])
+def test_a_metric_of_the_other_kind_is_refused(settings):
+    with pytest.raises(ValidationError, match="metric is"):
+        task_of(**settings)
