@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,13 +95,3 @@ def finetuned(headstart: Command, work: Path, pretrained: Finished) -> Finished:
     where = (f"output={folder}", f"model={pretrained.folder}")
     command = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE, *where)
     return Finished(command, headstart(*command), folder)
-
-
-@pytest.fixture
-def copy_of(tmp_path: Path) -> Callable[[Finished, str], Path]:
-    """Copies a finished run to a place where it may be spoilt."""
-
-    def copy(run: Finished, name: str) -> Path:
-        return Path(shutil.copytree(run.folder, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints")))
-
-    return copy

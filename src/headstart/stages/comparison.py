@@ -73,8 +73,7 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
         verb = "beats" if row.lead.difference > 0 else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
-            f"{chosen} {verb} {row.method} by {points} points of {metric} "
-            f"({spread}, p = {_p(row.lead.p_value)}){clear}."
+            f"{chosen} {verb} {row.method} by {points} points of {metric} ({spread}, p {_p(row.lead.p_value)}){clear}."
         )
     return said
 
@@ -90,10 +89,10 @@ def _cells(row: Row) -> list[str]:
         if row.lead is None
         else f"{100 * row.lead.difference:+.1f} ({100 * row.lead.low:+.1f} to {100 * row.lead.high:+.1f})"
     )
-    p = "" if row.lead is None else _p(row.lead.p_value)
+    p = "" if row.lead is None else _p(row.lead.p_value).removeprefix("= ")
     trained = "–" if row.trainable is None else f"{row.trainable:,}"
     return [row.method, f"{100 * row.score.mean:.1f}", spread, lead, p, trained, f"{row.seconds:.1f}"]
 
 
 def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -79,7 +79,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     Every method × seed is a cell of its own; a run that was stopped goes on with the cells that are missing.
     """
     require_checkpoint(recipe.model)
-    folder = RunFolder(recipe.output, recipe)
+    folder = RunFolder(recipe.output, recipe, _inputs(recipe))
     if folder.status == "finished":
         return folder.path
     task: Task = registry.build("tasks", recipe.task)
@@ -113,6 +113,14 @@ def _check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str,
         )
     for split in (whole.validation, whole.test):
         task.encode(split, tokenizer, recipe.training.max_length)
+
+
+def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
+    """Name the checkpoint and the labelled files by their content."""
+    files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
+    found = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
+    hashes = {name: artifact.sha256(path)[:16] for name, path in found.items() if path.is_file()}
+    return {"checkpoint": artifact.identity(Path(recipe.model))[:16], **hashes}
 
 
 def read_data(recipe: FinetuneRecipe, task: Task) -> Splits:

@@ -12,10 +12,11 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core import artifact, registry
-from headstart.core.config import BackboneSection, ObjectiveSection, Section
+from headstart.core.config import BackboneSection, ObjectiveSection, Section, fingerprint
 from headstart.core.contracts import Batch, Objective, ParameterGroup, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import integer
+from headstart.corpus import readers
 from headstart.corpus.readers import CorpusConfig
 from headstart.evaluation.cost import CostConfig, PriceTag
 from headstart.stages import card
@@ -147,7 +148,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
 
     A folder with an unfinished run of this recipe is continued, a finished one returned as it is.
     """
-    folder = RunFolder(recipe.output, recipe)
+    folder = RunFolder(recipe.output, recipe, {"corpus": fingerprint(readers.sources(recipe.corpus))})
     if folder.status == "finished":
         return folder.path
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
@@ -198,6 +199,8 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
         prepared.tokenizer.model_input_names = card.input_names(model)
         # save_pretrained writes an attribute only if it stands among the first arguments too.
         prepared.tokenizer.init_kwargs["model_input_names"] = card.input_names(model)
+        for leftover in ("local_files_only", "is_local"):
+            prepared.tokenizer.init_kwargs.pop(leftover, None)
         prepared.tokenizer.model_max_length = getattr(recipe.backbone, "max_length", recipe.training.row_length)
         prepared.tokenizer.save_pretrained(str(staging))
         (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, RecipeError
 
-RECIPE = "recipe.yaml"
+RECIPE, INPUTS = "recipe.yaml", "inputs.json"
 _NOT_IDENTITY = ("output", "cost")
 """Sections that do not change what is computed: moving a folder or another price makes no other run."""
 
@@ -20,12 +21,16 @@ _NOT_IDENTITY = ("output", "cost")
 class RunFolder:
     """An output folder claimed for one filled recipe."""
 
-    def __init__(self, path: Path, recipe: BaseModel) -> None:
-        """Claim the folder, or refuse it if another recipe's run, or anything else, lies there."""
+    def __init__(self, path: Path, recipe: BaseModel, inputs: Mapping[str, str] | None = None) -> None:
+        """Claim the folder, or refuse it if another recipe's run, or anything else, lies there.
+
+        `inputs` names what the recipe reads by the hash of its content: a run is not gone on with, nor called
+        finished, once the text or the checkpoint behind the same path is another.
+        """
         self.path, self.kind = path, type(recipe)
-        self.recipe = config.to_dict(recipe)
-        self.fingerprint = config.fingerprint(_identity(self.recipe))
-        self.status: Literal["new", "unfinished", "finished"] = self._claim(config.to_yaml(recipe))
+        self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
+        self.fingerprint = config.fingerprint([_identity(self.recipe), self.inputs])
+        self.status = self._claim(config.to_yaml(recipe))
 
     def _claim(self, text: str) -> Literal["new", "unfinished", "finished"]:
         if self.path.exists() and not self.path.is_dir():
@@ -43,6 +48,7 @@ class RunFolder:
                     do="Choose another output, or delete that folder",
                 )
             if _identity(before) == _identity(self.recipe):
+                self._require_same_inputs()
                 return "finished" if artifact.is_complete(self.path) else "unfinished"
         elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
             raise ArtifactError(
@@ -51,16 +57,41 @@ class RunFolder:
                 do="Choose another output",
             )
         self._make()
-        staging = self.path / f".{RECIPE}.staging"
+        self._write(INPUTS, json.dumps(self.inputs, indent=2) + "\n")
+        self._write(RECIPE, text)
+        return "new"
+
+    def _write(self, name: str, text: str) -> None:
+        """Write one small file, whole or not at all."""
+        staging = self.path / f".{name}.staging"
         staging.write_text(text, encoding="utf-8")
         artifact.flush(staging)
-        staging.rename(recipe_path)
+        staging.rename(self.path / name)
         artifact.flush(self.path)
-        return "new"
+
+    def _require_same_inputs(self) -> None:
+        try:
+            before = json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            before = None
+        if before == self.inputs:
+            return
+        changed = [
+            name for name, content in self.inputs.items() if not isinstance(before, dict) or before.get(name) != content
+        ]
+        raise ArtifactError(
+            f"{self.path} was begun by this recipe with another {' and another '.join(changed) or 'input'}",
+            allowed="A run reads the same from its beginning to its end",
+            do="Choose another output, or delete that folder",
+        )
 
     def _holds_no_work(self) -> bool:
         """Say whether a recipe failed here before it began, so that a mended one may take its place."""
-        return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")} <= {RECIPE, "prepared"}
+        return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")} <= {
+            RECIPE,
+            INPUTS,
+            "prepared",
+        }
 
     def _make(self) -> None:
         try:

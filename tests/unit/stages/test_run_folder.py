@@ -112,3 +112,18 @@ def test_a_recipe_that_cannot_be_read_is_not_taken_over(tmp_path, content):
     begun(tmp_path)
     with pytest.raises(ArtifactError):
         RunFolder(tmp_path, recipe(tmp_path))
+
+
+def test_a_changed_input_behind_the_same_path_is_refused(tmp_path):
+    path = tmp_path / "r"
+    RunFolder(path, recipe(path), {"corpus": "aaaa"})
+    (path / "checkpoints").mkdir()
+    assert RunFolder(path, recipe(path), {"corpus": "aaaa"}).status == "unfinished"
+    with pytest.raises(ArtifactError, match="begun by this recipe with another corpus"):
+        RunFolder(path, recipe(path), {"corpus": "bbbb"})
+
+
+def test_inputs_are_part_of_the_fingerprint(tmp_path):
+    one = RunFolder(tmp_path / "a", recipe(tmp_path / "a"), {"corpus": "aaaa"})
+    other = RunFolder(tmp_path / "b", recipe(tmp_path / "b"), {"corpus": "bbbb"})
+    assert one.fingerprint != other.fingerprint
