@@ -24,6 +24,7 @@ from headstart.tasks import labelled
 from headstart.tokens import shards
 from headstart.tokens.rows import PackedRows
 from headstart.training import precision
+from headstart.training.compilation import choose_attention
 
 
 def run(model: Path, data: Path) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
     rows = labelled.read(data, described["text"], described["label"])
     task.labels = list(described["labels"])
     model, tokenizer = load(folder)
+    choose_attention(model)
     encoded = task.encode(rows, tokenizer, recipe.training.max_length)
     with _precision_of(recipe, model):
         predicted = predict(model, task, encoded, tokenizer.pad_token_id)
@@ -65,6 +67,7 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
 def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
     model, tokenizer = load(folder)
+    choose_attention(model)
     corpus = CorpusConfig(files=[str(data)], text=recipe.corpus.text, documents=recipe.corpus.documents)
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
     home = folder / "prepared" / name

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from headstart.core.contracts import Document, Reject
 from headstart.core.errors import DataError
-from headstart.corpus.readers import CorpusConfig, Receipt, documents, expand, is_validation, read, sources
+from headstart.corpus.readers import CorpusConfig, Receipt, documents, expand, is_validation, read, sources, text_bytes
 
 
 def everything(path: Path, **settings: object) -> list[Document | Reject]:
@@ -233,3 +233,14 @@ def test_real_articles(data_folder: Path) -> None:
     assert all(len(article.text.split()) >= 50 for article in articles)
     with pytest.raises(DataError, match=r"It has: id, title, text"):
         next(iter(read(CorpusConfig(files=[str(path)], text="body"))))
+
+
+def test_text_bytes_are_those_of_the_unpacked_text(tmp_path):
+    text = "one line of text\n" * 1000
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
+    table = pa.table({"text": [f"{i} {text}" for i in range(10)], "other": ["x" * 5000] * 10})
+    pq.write_table(table, tmp_path / "c.parquet", compression="zstd")
+    assert text_bytes(CorpusConfig(files=[str(tmp_path / "a.txt")])) == len(text)
+    assert text_bytes(CorpusConfig(files=[str(tmp_path / "b.txt.gz")])) == len(text)
+    assert text_bytes(CorpusConfig(files=[str(tmp_path / "c.parquet")])) == pytest.approx(10 * len(text), rel=0.05)
