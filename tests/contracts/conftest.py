@@ -150,7 +150,7 @@ class TaskCase:
 
 @pytest.fixture(scope="session")
 def labelled_texts() -> list[tuple[str, str]]:
-    with (DATA / "train.csv").open(encoding="utf-8", newline="") as file:
+    with (DATA / "kind-train.csv").open(encoding="utf-8", newline="") as file:
         return [(row["text"], row["label"]) for row, _ in zip(csv.DictReader(file), range(60), strict=False)]
 
 

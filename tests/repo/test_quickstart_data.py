@@ -18,7 +18,7 @@ from headstart.core.errors import DataError
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 ROWS = {"train": 2_000, "validation": 500, "test": 1_000}
-LABELS = {"": {"law", "history", "poetry", "prophecy", "gospel", "letter"}, "order-": {"written", "disordered"}}
+LABELS = {"kind-": {"law", "history", "poetry", "prophecy", "gospel", "letter"}, "order-": {"written", "disordered"}}
 VERSE = "And God saw the light, that it was good: and God divided the light from the darkness."
 
 

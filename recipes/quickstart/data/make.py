@@ -228,7 +228,7 @@ def main() -> None:
     split_of = split_chapters(verses)
     write_text(arguments.output / "kjv.txt.gz", (verse for verse in verses if split_of[verse.chapter] == "train"))
     for split, of_split in usable(verses, split_of).items():
-        write_rows(arguments.output / f"{split}.csv", kind_rows(of_split, split))
+        write_rows(arguments.output / f"kind-{split}.csv", kind_rows(of_split, split))
         write_rows(arguments.output / f"order-{split}.csv", order_rows(of_split, split))
 
 

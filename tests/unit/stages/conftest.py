@@ -21,7 +21,7 @@ def write_rows(path: Path, rows: list[tuple[str, Any]]) -> str:
 
 @pytest.fixture(scope="session")
 def labelled_rows() -> list[tuple[str, str]]:
-    with (DATA / "train.csv").open(encoding="utf-8", newline="") as file:
+    with (DATA / "kind-train.csv").open(encoding="utf-8", newline="") as file:
         return [(row["text"], row["label"]) for row, _ in zip(csv.DictReader(file), range(120), strict=False)]
 
 
