@@ -19,7 +19,8 @@ from headstart.stages.metering import RecordedMeter
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
-from headstart.training.progress import Bar, JsonLines, TensorBoard, Tracker
+from headstart.training.module import LossModule
+from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
 
 _EVALUATION_BATCH = 64
@@ -51,19 +52,6 @@ class Cell:
         return asdict(self)
 
 
-class TaskModule(torch.nn.Module):
-    """A model under a task: called with a batch, it returns the summed loss."""
-
-    def __init__(self, model: PreTrainedModel, task: Task) -> None:
-        """Hold both; the parameters are the model's."""
-        super().__init__()
-        self.model, self.task = model, task
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's examples."""
-        return self.task.loss(self.model, batch)
-
-
 class TaskLearner:
     """Labelled rows under a task and an adaptation, as the loop sees them."""
 
@@ -72,7 +60,7 @@ class TaskLearner:
         validation: list[dict[str, Any]], gold: Sequence[Any], pad: int,
     ) -> None:  # fmt: skip
         """Bring model, task and encoded rows together."""
-        self.module = TaskModule(model, task)
+        self.module = LossModule(model, task)
         self.task, self.adaptation, self.pad = task, adaptation, pad
         self.train, self.held_out, self.gold = train, validation, gold
         self.lengths = [len(example["input_ids"]) for example in train]
@@ -158,18 +146,8 @@ def run_cell(
             flops_per_token=per_token, keep_best=True,
         )  # fmt: skip
         start = loop.restore().resumed_from
-        logs = work / "logs"
-        trackers: list[Tracker] = [
-            Bar(f"{method} seed {seed}", quiet),
-            TensorBoard(logs, start),
-            JsonLines(logs / "metrics.jsonl", start),
-            meter,
-        ]
-        try:
-            outcome = loop.run(trackers)
-        finally:
-            for tracker in trackers:
-                tracker.close()
+        with tracking(f"{method} seed {seed}", work / "logs", start, quiet) as trackers:
+            outcome = loop.run([*trackers, meter])
         model = adaptation.finish(model)
         with loop.autocast():
             predictions = predict(model, task, test, tokenizer.pad_token_id)

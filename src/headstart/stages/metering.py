@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 from headstart.evaluation.cost import CostConfig, Meter, PriceTag
 
@@ -37,8 +38,15 @@ class RecordedMeter(Meter):
         staging.replace(self.path)
 
     def close(self) -> None:
-        """Write the last state."""
-        self.write()
+        """Nothing to finish: the end of the `with` block writes the last state."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the clock and write the last state, after an exception too."""
+        super().__exit__(kind, error, trace)
+        if self.path.parent.is_dir():
+            self.write()
 
 
 def _read(path: Path) -> PriceTag | None:

@@ -17,15 +17,15 @@ from headstart.core.vocabulary import vocabulary_of
 from headstart.corpus import readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages import recipes
-from headstart.stages.adapt import TaskModule
 from headstart.stages.finetune import FinetuneRecipe, methods_of, read_data, settings_of
 from headstart.stages.forecast import flops_per_token
-from headstart.stages.pretrain import ObjectiveModule, PretrainRecipe, build_model
+from headstart.stages.pretrain import PretrainRecipe, build_model
 from headstart.tasks.source import CheckpointFolder
 from headstart.tokens.tokenizer import load as load_tokenizer
 from headstart.training import precision
 from headstart.training.budget import Budget
 from headstart.training.compilation import choose_attention, compile_layers
+from headstart.training.module import LossModule
 from headstart.training.settings import TrainingSettings
 
 _TIMED_STEPS = 5
@@ -69,7 +69,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     ids[:, 0], ids[:, -1] = vocabulary.cls, vocabulary.sep
     batch = objective.corrupt(Rows(ids, [Sample(0, i) for i in range(rows)]), vocabulary, 0)
     per_token = flops_per_token(model, length, objective.weight(batch) / ids.size)
-    module = ObjectiveModule(model, objective)
+    module = LossModule(model, objective)
     speed = _time(module, batch, ids.size, recipe.training)
     batch_tokens, corpus_tokens = batch_rows * length, corpus_bytes / _BYTES_PER_TOKEN
     tokens = _tokens(Budget.parse(recipe.training.budget), speed, per_token, batch_tokens, corpus_tokens)
@@ -101,7 +101,7 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
         model = registry.build("adaptations", section).adapt(source)
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        speed = _time(TaskModule(model, task), batch, batch["input_ids"].numel(), settings)
+        speed = _time(LossModule(model, task), batch, batch["input_ids"].numel(), settings)
         per_token = flops_per_token(model, round(mean_length), 1 / mean_length)
         tokens = _tokens(
             Budget.parse(settings.budget),

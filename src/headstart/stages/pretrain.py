@@ -28,7 +28,8 @@ from headstart.tokens.rows import PackedRows
 from headstart.tokens.tokenizer import TokenizerConfig
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
-from headstart.training.progress import Bar, JsonLines, TensorBoard, Tracker
+from headstart.training.module import LossModule
+from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
 
 VALIDATION_ROWS = 512
@@ -56,19 +57,6 @@ class PretrainRecipe(Section):
     cost: CostConfig = CostConfig()
 
 
-class ObjectiveModule(torch.nn.Module):
-    """A model under an objective: called with a batch, it returns the summed loss."""
-
-    def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
-        """Hold both; the parameters are the model's."""
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's predictions."""
-        return self.objective.loss(self.model, batch)
-
-
 class PretrainLearner:
     """Packed rows under an objective, as the loop sees them."""
 
@@ -82,7 +70,7 @@ class PretrainLearner:
         seed: int,
     ) -> None:
         """Bring model, objective and rows together."""
-        self.module = ObjectiveModule(model, objective)
+        self.module = LossModule(model, objective)
         self.lengths: Sequence[int] | None = None
         self.objective, self.rows, self.held_out = objective, rows, held_out
         self.vocabulary, self.seed = vocabulary, seed
@@ -168,18 +156,8 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
             flops_per_token=flops_per_token(model, recipe.training.row_length, learner.predictions_per_token()),
         )
         start = loop.restore()
-        logs = folder.path / "logs"
-        trackers: list[Tracker] = [
-            Bar("pretrain", quiet),
-            TensorBoard(logs, start.resumed_from),
-            JsonLines(logs / "metrics.jsonl", start.resumed_from),
-            meter,
-        ]
-        try:
-            outcome = loop.run(trackers)
-        finally:
-            for tracker in trackers:
-                tracker.close()
+        with tracking("pretrain", folder.path / "logs", start.resumed_from, quiet) as trackers:
+            outcome = loop.run([*trackers, meter])
     progress = outcome.progress
     tag = replace(meter.tag(), tokens=progress.tokens, flops=progress.flops)
     facts: dict[str, Any] = {

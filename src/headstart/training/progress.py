@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,12 +34,12 @@ class Bar:
         self.title, self.quiet, self.interval = title, quiet, interval
         self.started = self.last_line = time.monotonic()
         self.first_share: float | None = None
-        self.validation = ""
+        self.held_out: list[str] = []
         self.bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
             self.bar = Progress(
                 TextColumn("[bold]{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=8),
                 TextColumn("{task.percentage:>3.0f}% {task.fields[text]}"),
                 console=Console(stderr=True),
             )
@@ -47,21 +48,23 @@ class Bar:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the newest numbers."""
-        held_out = {name: value for name, value in values.items() if name.startswith("validation/")}
-        if held_out:
-            texts = (f"{name.removeprefix('validation/')} {value:.3f}" for name, value in held_out.items())
-            self.validation = " · held-out " + " ".join(texts)
+        held_out = [
+            f"{n.removeprefix('validation/')} {v:.3f}" for n, v in values.items() if n.startswith("validation/")
+        ]
+        self.held_out = held_out or self.held_out
         if self.quiet or "loss" not in values:
             return
         share = values["share"]
-        speed = f"{values['tokens_per_second']:,.0f} tokens/s"
-        text = f"step {step:,} · loss {values['loss']:.3f} · {speed} · {self._left(share)} left{self.validation}"
+        text = f"loss {values['loss']:.3f} · {values['tokens_per_second']:,.0f} tokens/s · {self._left(share)} left"
         now = time.monotonic()
         if self.bar:
+            # Eighty columns hold one held-out number.
+            text += "".join(f" · held-out {number}" for number in self.held_out[:1])
             self.bar.update(self.task, completed=min(share, 1.0), text=text)
         elif now - self.last_line >= self.interval or share >= 1:
             self.last_line = now
-            print(f"{self.title} {share:4.0%} {text}", file=sys.stderr, flush=True)
+            text += f" · held-out {' '.join(self.held_out)}" if self.held_out else ""
+            print(f"{self.title} {share:4.0%} step {step:,} · {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Take the bar down."""
@@ -123,6 +126,21 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+@contextmanager
+def tracking(title: str, logs: Path, start_step: int, quiet: bool) -> Iterator[list[Tracker]]:
+    """Open what every run shows itself by (bar or lines, TensorBoard, JSON lines), and close it in the end."""
+    trackers: list[Tracker] = [
+        Bar(title, quiet),
+        TensorBoard(logs, start_step),
+        JsonLines(logs / "metrics.jsonl", start_step),
+    ]
+    try:
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
 
 
 def read_curve(path: Path) -> list[dict[str, Any]]:
