@@ -83,7 +83,7 @@ NEAR = 0.05
 def found(pretrained, finetuned, tmp_path_factory) -> dict[str, Any]:
     """What a process without Headstart makes of the two folders."""
     folder = tmp_path_factory.mktemp("plain")
-    with (DATA / "test.csv").open(encoding="utf-8", newline="") as file:
+    with (DATA / "order-test.csv").open(encoding="utf-8", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file)]
     (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
     (folder / "script.py").write_text(WITHOUT_HEADSTART, encoding="utf-8")

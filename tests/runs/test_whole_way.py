@@ -197,7 +197,7 @@ def test_tensorboard_has_the_curve(pretrained, finetuned):
 
 
 def test_evaluating_on_the_test_rows_gives_the_stored_scores(finetuned, headstart):
-    found = json.loads(headstart("evaluate", str(finetuned.folder), str(DATA / "test.csv")).stdout)
+    found = json.loads(headstart("evaluate", str(finetuned.folder), str(DATA / "order-test.csv")).stdout)
     assert found["rows"] == 1000
     facts = finetuned.manifest
     stored = facts["metrics"]["full"][facts["seed"]]
