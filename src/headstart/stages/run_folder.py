@@ -87,11 +87,8 @@ class RunFolder:
 
     def _holds_no_work(self) -> bool:
         """Say whether a recipe failed here before it began, so that a mended one may take its place."""
-        return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")} <= {
-            RECIPE,
-            INPUTS,
-            "prepared",
-        }
+        there = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
+        return there <= {RECIPE, INPUTS, "cost.json", "prepared"}
 
     def _make(self) -> None:
         try:
