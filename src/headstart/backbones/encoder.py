@@ -59,7 +59,7 @@ class Encoder:
 
         family: Literal["encoder"] = "encoder"
         kind: Literal["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"] = Field(
-            "modernbert", description="layout; modernbert learns fastest here, bert is the classic"
+            "modernbert", description="layout of the network; bert is the classic, modernbert the newest"
         )
         size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
         dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; 0 suits a single pass over the text")
