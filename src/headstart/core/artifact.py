@@ -204,6 +204,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write one small file so that whoever reads it finds the old text or the new one, never a part."""
+    staging = path.with_name(f".{path.name}.staging")
+    staging.write_text(text, encoding="utf-8")
+    flush(staging)
+    staging.replace(path)
+    flush(path.parent)
+
+
 def flush(path: Path) -> None:
     """Force a file or a folder's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from headstart.core import artifact
 from headstart.evaluation.cost import CostConfig, Meter, PriceTag
 
 _INTERVAL_SECONDS = 15.0
@@ -33,9 +34,7 @@ class RecordedMeter(Meter):
     def write(self) -> None:
         """Write the tag as it stands, whole or not at all."""
         self.written = time.monotonic()
-        staging = self.path.with_name(f".{self.path.name}.staging")
-        staging.write_text(json.dumps(self.tag().to_dict(), indent=2) + "\n", encoding="utf-8")
-        staging.replace(self.path)
+        artifact.write_whole(self.path, json.dumps(self.tag().to_dict(), indent=2) + "\n")
 
     def close(self) -> None:
         """Nothing to finish: the end of the `with` block writes the last state."""

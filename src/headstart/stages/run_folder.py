@@ -57,17 +57,9 @@ class RunFolder:
                 do="Choose another output",
             )
         self._make()
-        self._write(INPUTS, json.dumps(self.inputs, indent=2) + "\n")
-        self._write(RECIPE, text)
+        artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
+        artifact.write_whole(recipe_path, text)
         return "new"
-
-    def _write(self, name: str, text: str) -> None:
-        """Write one small file, whole or not at all."""
-        staging = self.path / f".{name}.staging"
-        staging.write_text(text, encoding="utf-8")
-        artifact.flush(staging)
-        staging.rename(self.path / name)
-        artifact.flush(self.path)
 
     def _require_same_inputs(self) -> None:
         try:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from headstart.core import artifact
+
 
 class Tracker(Protocol):
     """Receives what the loop measures."""
@@ -113,9 +115,7 @@ class JsonLines:
         """Drop lines past the step at which the run goes on, so that the curve has no step twice."""
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in read_curve(path) if line["step"] <= start_step] if start_step else []
-        staging = path.with_name(f".{path.name}.staging")
-        staging.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        staging.replace(path)
+        artifact.write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
