@@ -7,7 +7,9 @@ text by default; one that wants other rows offers a classmethod `toy_examples(te
 
 from __future__ import annotations
 
+import copy
 import csv
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +21,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart.core import registry
-from headstart.core.contracts import Examples, Objective, Rows, Sample, Task, Vocabulary
+from headstart.core.contracts import Document, Examples, Objective, Rows, Sample, Task, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.card import input_names
+from headstart.tokens import shards
+from headstart.tokens.rows import PackedRows, cut
+from headstart.tokens.tokenizer import add_special
 
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 ROW_LENGTH, ROWS = 64, 8
@@ -93,47 +98,61 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @dataclass(frozen=True)
 class Pairing:
-    """An objective, a backbone that it can train, and rows of real text."""
+    """An objective, a backbone that it can train, and rows of real text in the shape that it asks for."""
 
     objective: Objective
     backbone: Any
-    name: str
+    tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
+    all_rows: PackedRows
     rows: Rows
+    unigram_entropy: float
 
-    def model(self) -> PreTrainedModel:
-        """A new model, the same each time, without dropout."""
+    def make(self, auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
+        """A new network of the backbone."""
+        model: PreTrainedModel = self.backbone.build(self.vocabulary, ROW_LENGTH, auto_class, scale, **changes)
+        return model
+
+    def model(self) -> Any:
+        """What the objective trains, the same each time, without dropout."""
         torch.manual_seed(0)
-        model: PreTrainedModel = self.backbone.build(self.vocabulary, ROW_LENGTH, self.name)
-        return model.eval()
+        return self.objective.assemble(self.make).eval()
 
     def batch(self, places: slice | list[int] = slice(None), seed: int = 0, epoch: int = 0) -> dict[str, torch.Tensor]:
         """Some of the rows, corrupted."""
-        numbers = np.arange(len(self.rows.ids))[places]
-        samples = [Sample(epoch, self.rows.samples[number].index) for number in numbers]
-        return dict(self.objective.corrupt(Rows(self.rows.ids[numbers].copy(), samples), self.vocabulary, seed))
+        chosen = self.rows.take(np.arange(len(self.rows.ids))[places])
+        samples = [Sample(epoch, sample.index) for sample in chosen.samples]
+        return dict(self.objective.corrupt(dataclasses.replace(chosen, samples=samples), self.vocabulary, seed))
 
 
 @pytest.fixture(scope="session")
-def rows(verses: list[str], tiny_tokenizer: PreTrainedTokenizerFast) -> Rows:
-    """Rows as pre-training packs them: [CLS], documents with [SEP] between them, [SEP]."""
-    stream = [token for text in verses[:200] for token in tiny_tokenizer(text)["input_ids"][1:]]
-    width = ROW_LENGTH - 2
-    ids = np.empty((ROWS, ROW_LENGTH), dtype=np.int64)
-    ids[:, 0], ids[:, -1] = tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id
-    ids[:, 1:-1] = np.asarray(stream[: ROWS * width]).reshape(ROWS, width)
-    return Rows(ids, [Sample(0, 10 + 3 * row) for row in range(ROWS)])
+def text_shards(
+    verses: list[str], tiny_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
+) -> shards.Shards:
+    """Documents of a dozen verses each, encoded as pre-training does it."""
+    folder = tmp_path_factory.mktemp("shards")
+    texts = (" ".join(verses[start : start + 12]) for start in range(0, len(verses), 12))
+    shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
+    return shards.Shards(folder)
 
 
 @pytest.fixture(scope="session")
-def pairing(request: pytest.FixtureRequest, rows: Rows, tiny_tokenizer: PreTrainedTokenizerFast) -> Pairing:
-    objective, family, kind = request.param
+def pairing(
+    request: pytest.FixtureRequest, text_shards: shards.Shards, tiny_tokenizer: PreTrainedTokenizerFast
+) -> Pairing:
+    name, family, kind = request.param
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    objective: Objective = registry.build("objectives", settings_of("objectives", name))
+    vocabulary = add_special(tokenizer, objective.special_tokens())
+    all_rows = cut(text_shards, vocabulary, objective.row_shape(ROW_LENGTH))
     return Pairing(
-        objective=registry.build("objectives", settings_of("objectives", objective)),
+        objective=objective,
         backbone=registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny")),
-        name=objective,
-        vocabulary=vocabulary_of(tiny_tokenizer),
-        rows=rows,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        all_rows=all_rows,
+        rows=all_rows.rows([Sample(0, 10 + 3 * row) for row in range(ROWS)]),
+        unigram_entropy=text_shards.counts["unigram_entropy_nats"],
     )
 
 
@@ -187,10 +206,15 @@ def checkpoint(
 
     def make(family: str, kind: str | None) -> Path:
         if (family, kind) not in known:
-            objective = next(name for name, found, _ in pairings() if found == family)
+            name = next(name for name, found, _ in pairings() if found == family)
+            objective: Objective = registry.build("objectives", settings_of("objectives", name))
             backbone = registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny"))
             torch.manual_seed(0)
-            model = backbone.build(vocabulary_of(tiny_tokenizer), 128, objective)
+            vocabulary = vocabulary_of(tiny_tokenizer)
+            module = objective.assemble(
+                lambda auto, part="", *rest, **k: backbone.build(vocabulary, 128, auto, *rest, **k)
+            )
+            model = objective.parts(module)[""]
             folder = known[family, kind] = tmp_path_factory.mktemp("checkpoint")
             model.save_pretrained(str(folder))
             tokenizer = PreTrainedTokenizerFast.from_pretrained(_saved(tiny_tokenizer, folder))

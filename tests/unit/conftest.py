@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory, tiny_tokenizer: PreTrainedTokenizerFast) -> Cal
         if kind not in known:
             torch.manual_seed(0)
             encoder = Encoder(Encoder.Config.model_validate({"kind": kind, "size": "tiny", "max_length": 128}))
-            model = encoder.build(vocabulary_of(tiny_tokenizer), 64, "masked_lm")
+            model = encoder.build(vocabulary_of(tiny_tokenizer), 64, "AutoModelForMaskedLM")
             folder = known[kind] = tmp_path_factory.mktemp(kind)
             model.save_pretrained(str(folder))
             tiny_tokenizer.save_pretrained(str(folder))

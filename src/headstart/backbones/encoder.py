@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 from transformers import (
     AlbertConfig,
-    AutoModelForMaskedLM,
     BertConfig,
     DebertaV2Config,
     ElectraConfig,
@@ -18,35 +17,9 @@ from transformers import (
     RobertaConfig,
 )
 
+from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
-from headstart.core.errors import RecipeError
-
-
-class Size(NamedTuple):
-    """Layers, width and attention heads: the three numbers that name a network's size."""
-
-    layers: int
-    hidden: int
-    heads: int
-
-
-SIZES: dict[str, Size] = {
-    "tiny": Size(2, 128, 2),
-    "mini": Size(4, 256, 4),
-    "small": Size(4, 512, 8),
-    "medium": Size(8, 512, 8),
-    "base": Size(12, 768, 12),
-    "large": Size(24, 1024, 16),
-    # The six rows of BERT's size ablation (Devlin et al. 2019, table 6): #L-#H-#A.
-    "3-768-12": Size(3, 768, 12),
-    "6-768-3": Size(6, 768, 3),
-    "6-768-12": Size(6, 768, 12),
-    "12-768-12": Size(12, 768, 12),
-    "12-1024-16": Size(12, 1024, 16),
-    "24-1024-16": Size(24, 1024, 16),
-}
-"""Named sizes. tiny to medium are those of Turc et al. 2019, base and large BERT's."""
 
 
 class Encoder:
@@ -65,35 +38,19 @@ class Encoder:
         dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; 0 suits a single pass over the text")
         max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
 
-        @field_validator("size")
-        @classmethod
-        def _known_size(cls, value: str) -> str:
-            if value not in SIZES:
-                raise ValueError(f"it must be one of {', '.join(SIZES)}.")
-            return value
-
-        @model_validator(mode="after")
-        def _heads_divide(self) -> Encoder.Config:
-            size = SIZES[self.size]
-            assert size.hidden % size.heads == 0
-            return self
+        _known_size = field_validator("size")(require_size)
 
     def __init__(self, config: Config) -> None:
         """Remember the section of the recipe."""
         self.config = config
 
-    def build(self, vocabulary: Vocabulary, row_length: int, objective: str) -> PreTrainedModel:
-        """Return a freshly initialised masked-LM model for this vocabulary."""
-        if row_length > self.config.max_length:
-            raise RecipeError(
-                f"training.row_length is {row_length}; backbone.max_length is {self.config.max_length}",
-                do="Shorten the rows or raise backbone.max_length",
-            )
-        config = _CONFIGS[self.config.kind](SIZES[self.config.size], self.config, vocabulary)
-        config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
-        config.bos_token_id, config.eos_token_id = vocabulary.cls, vocabulary.sep
-        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
-        return model
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
+        require_room(row_length, self.config.max_length)
+        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config, vocabulary)
+        return from_config(config, vocabulary, auto_class, changes)
 
 
 def _common(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> dict[str, Any]:

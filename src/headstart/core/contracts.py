@@ -67,6 +67,8 @@ class Vocabulary:
     """starts_word[id]: the token opens a word; the others continue the one before."""
     ends_word: Bools | None = field(default=None, repr=False)
     """ends_word[id]: no word goes on past the token (a line's end, a mark); None where `starts_word` says it all."""
+    added: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Ids of the special tokens that an objective asked for (sentinels, modes), by their text."""
 
     def word_starts(self, ids: Ints) -> Bools:
         """Say of each token of a row, or of rows, whether it opens a word there, by itself or by what precedes it."""
@@ -78,12 +80,48 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class RowShape:
+    """How an objective wants its rows cut out of the token stream."""
+
+    length: int
+    """Tokens in a row, special ones included. T5 cuts longer rows than the model reads, since it shortens them."""
+    opens: bool = True
+    """[CLS] stands first."""
+    closes: bool = True
+    """[SEP] stands last."""
+    separates: bool = True
+    """[SEP] stands between two documents of a row."""
+    sentences: bool = False
+    """`Rows.sentences` says where sentences start."""
+    segments: bool = False
+    """Two segments of one document, `[CLS] A [SEP] B [SEP]`, that meet at a sentence's end; padded if it is short."""
+
+
+@dataclass(frozen=True)
 class Rows:
-    """A batch of packed token rows, without padding, before any corruption."""
+    """A batch of token rows before any corruption; packed ones have no padding."""
 
     ids: Ints
     """Token ids, shape (rows, row length), special tokens included."""
     samples: Sequence[Sample]
+    sentences: Sequence[Ints] = ()
+    """For each row, the columns at which a sentence starts, where the shape asked for them."""
+    second: Ints | None = None
+    """For rows of two segments: the column at which the second one starts, shape (rows,)."""
+    strangers: Ints | None = None
+    """For rows of two segments: as many tokens of another document, from a sentence's start, shape (rows, length)."""
+
+    def take(self, places: Ints, length: int | None = None) -> Rows:
+        """Return some of the rows, the beginning of each alone where a length is given."""
+        return Rows(
+            self.ids[places, :length],
+            [self.samples[place] for place in places],
+            [starts[starts < (length or self.ids.shape[1])] for starts in (self.sentences[p] for p in places)]
+            if self.sentences
+            else (),
+            None if self.second is None else self.second[places],
+            None if self.strangers is None else self.strangers[places],
+        )
 
 
 @runtime_checkable
@@ -97,14 +135,34 @@ class Backbone(Protocol):
         """The section of a recipe that sets this up, declared as a class inside this one."""
         ...
 
-    def build(self, vocabulary: Vocabulary, row_length: int, objective: str) -> PreTrainedModel:
-        """Return a freshly initialised model with the head that the objective trains."""
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model of a transformers class, such as "AutoModelForMaskedLM".
+
+        `scale` multiplies the width (ELECTRA's generator), `changes` overwrite fields of the config (num_labels).
+        """
+        ...
+
+
+class ModelMaker(Protocol):
+    """Where an objective gets its networks from: new ones by a backbone, or those of a checkpoint."""
+
+    def __call__(self, auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
+        """Make a network with a head, by the name of its transformers class.
+
+        `part` names a companion that is saved in a subfolder of that name; the artifact itself is the part "".
+        """
         ...
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """A way to make a batch out of rows, and a loss out of a model and that batch."""
+    """A way to make a batch out of rows, and a loss out of a model and that batch.
+
+    `headstart.objectives.base.BaseObjective` answers most of it for an objective that trains one network on packed
+    rows; what is left is `corrupt`, `loss` and `measure`.
+    """
 
     paper: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
@@ -112,6 +170,22 @@ class Objective(Protocol):
     @property
     def Config(self) -> type[Section]:
         """The section of a recipe that sets this up, declared as a class inside this one."""
+        ...
+
+    def special_tokens(self) -> Sequence[str]:
+        """Name the special tokens that the tokenizer must hold beside its own: sentinels, modes."""
+        ...
+
+    def row_shape(self, row_length: int) -> RowShape:
+        """Say how rows are cut, so that the model reads `row_length` tokens of each."""
+        ...
+
+    def assemble(self, make: ModelMaker) -> torch.nn.Module:
+        """Return what is trained: a network with its head, or several under one roof."""
+        ...
+
+    def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
+        """Return the networks to save, by subfolder; "" is the artifact, the others are its companions."""
         ...
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
@@ -122,12 +196,20 @@ class Objective(Protocol):
         """Return the number of predictions in the batch, by which the summed loss is divided."""
         ...
 
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's predictions."""
+    def tokens(self, batch: Batch) -> int:
+        """Return the number of tokens that the model reads in the batch."""
         ...
 
-    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Return the loss of what `assemble` made, summed over the batch's predictions."""
+        ...
+
+    def measure(self, model: Any, batch: Batch) -> dict[str, float]:
         """Return sums over the batch's predictions for held-out data: `loss` first, then what else tells."""
+        ...
+
+    def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return a batch as keywords of the plain model's forward pass, labels among them (-100: not predicted)."""
         ...
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Any:

@@ -47,7 +47,9 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         ends[index] = not is_word and not token.endswith(marker)
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep", "mask")}
     ids = {name: -1 if value is None else value for name, value in ids.items()}
-    return Vocabulary(size=size, special=special, starts_word=starts, ends_word=ends, **ids)
+    known = tokenizer.get_vocab()
+    added = {token: known[token] for token in map(str, tokenizer.extra_special_tokens)}
+    return Vocabulary(size=size, special=special, starts_word=starts, ends_word=ends, added=added, **ids)
 
 
 def _word_signs(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, str]:

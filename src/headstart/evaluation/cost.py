@@ -161,32 +161,6 @@ class Meter:
         )
 
 
-def training_flops(
-    parameters: float,
-    tokens: float,
-    *,
-    layers: int,
-    hidden: int,
-    row_length: int,
-    head_parameters: float = 0,
-    predictions: float | None = None,
-    passes: float = 3.0,
-) -> float:
-    """Return the floating-point operations of training on `tokens`: 6·N per token, plus attention, plus the head.
-
-    `parameters` are those of the body that every token passes through: without embeddings, whose look-up
-    multiplies nothing, and without the head. `head_parameters` (hidden × vocabulary, tied or not, and any
-    transform before it) count once per prediction: for a masked LM the masked positions alone, for a causal one
-    (`predictions=None`) every token. Attention adds 12·layers·hidden·row_length per token, bidirectional;
-    give the window as `row_length` where attention is local. `passes` is 3 for training (the backward pass costs
-    twice the forward one) and 1 for inference or a frozen body.
-    Paper: Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022 (PaLM), appendix B
-    """
-    predictions = tokens if predictions is None else predictions
-    per_token = 2.0 * parameters + 4.0 * layers * hidden * row_length
-    return passes * (per_token * tokens + 2.0 * head_parameters * predictions)
-
-
 def forecast_tag(
     flops: float,
     flops_per_second: float,

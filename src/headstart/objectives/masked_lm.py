@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, Objective, Rows, Sample, Vocabulary
+from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
-from headstart.core.vocabulary import vocabulary_of
+from headstart.objectives.base import BaseObjective
 
 
-class MaskedLM:
+class MaskedLM(BaseObjective):
     """Predict hidden tokens from both sides; 80 % become [MASK], 10 % another token, 10 % stay.
 
     Every row gives the same number of predictions, so shapes are static, and the output head runs on the
@@ -77,10 +75,6 @@ class MaskedLM:
             "weights": torch.from_numpy(weights),
         }
 
-    def weight(self, batch: Batch) -> float:
-        """Return the number of predictions in the batch."""
-        return float(batch["weights"].sum())
-
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the predicted positions."""
         logits = masked_logits(model, batch)
@@ -97,9 +91,9 @@ class MaskedLM:
             "accuracy": float(((logits.argmax(-1) == labels) * weights).sum()),
         }
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> MaskedLMCollator:
-        """Return a collator for transformers' Trainer: input_ids, attention_mask and full-length labels."""
-        return MaskedLMCollator(self, tokenizer, seed)
+    def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return input_ids and labels as long as the rows, -100 wherever nothing is predicted."""
+        return {"input_ids": batch["input_ids"], "labels": full_labels(batch)}
 
     def _choose(self, row: Ints, vocabulary: Vocabulary, count: int, chance: np.random.Generator) -> Ints:
         free = np.flatnonzero(~vocabulary.special[row])
@@ -125,6 +119,14 @@ class MaskedLM:
         return np.where((draw >= self.config.mask) & (draw < self.config.mask + self.config.random), strangers, shown)
 
 
+def full_labels(batch: Batch) -> torch.Tensor:
+    """Spread labels at positions over whole rows, -100 wherever nothing is predicted."""
+    labels = torch.full_like(batch["input_ids"], -100)
+    rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
+    labels[rows, batch["positions"][rows, slots]] = batch["labels"][rows, slots]
+    return labels
+
+
 def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     """Run a masked-LM model of transformers with its head on the predicted positions only.
 
@@ -144,39 +146,3 @@ def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     finally:
         handle.remove()
     return logits
-
-
-class MaskedLMCollator:
-    """Pads examples and masks them, for a script that keeps transformers' Trainer.
-
-    The mask of an example depends on (seed, `epoch`, its tokens), never on a global generator or on the
-    examples beside it, so a resumed run draws what an undisturbed one would. Trainer does not tell a collator
-    which epoch it is in: set `epoch` from a callback's on_epoch_begin, or masks stay the same.
-    """
-
-    def __init__(self, objective: Objective, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
-        """Hold the objective and the tables over the tokenizer's ids."""
-        self.objective, self.tokenizer, self.seed, self.epoch = objective, tokenizer, seed, 0
-        self.vocabulary = vocabulary_of(tokenizer)
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return input_ids, attention_mask and labels with -100 wherever nothing is predicted."""
-        wanted = ("input_ids", "attention_mask")
-        features: list[dict[str, Any]] = [{key: e[key] for key in wanted if key in e} for e in examples]
-        padded = self.tokenizer.pad(features, return_tensors="np", return_attention_mask=True)
-        ids, attended = padded["input_ids"].astype(np.int64), padded["attention_mask"].astype(np.int64)
-        labels = np.full_like(ids, -100)
-        for row, places in enumerate(map(np.flatnonzero, attended)):
-            # Padding left out: it would count towards the share to predict and change with the neighbours.
-            tokens = ids[row, places]
-            sample = Sample(self.epoch, _content_index(tokens))
-            batch = self.objective.corrupt(Rows(tokens[None], [sample]), self.vocabulary, self.seed)
-            chosen = places[batch["positions"][0][batch["weights"][0] > 0].numpy()]
-            labels[row, chosen] = ids[row, chosen]
-            ids[row, places] = batch["input_ids"][0].numpy()
-        arrays = {"input_ids": ids, "attention_mask": attended, "labels": labels}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _content_index(row: Ints) -> int:
-    return int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little")

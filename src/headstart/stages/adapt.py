@@ -60,7 +60,7 @@ class TaskLearner:
         validation: list[dict[str, Any]], gold: Sequence[Any], pad: int,
     ) -> None:  # fmt: skip
         """Bring model, task and encoded rows together."""
-        self.module = LossModule(model, task)
+        self.model, self.module = model, LossModule(model, task)
         self.task, self.adaptation, self.pad = task, adaptation, pad
         self.train, self.held_out, self.gold = train, validation, gold
         self.lengths = [len(example["input_ids"]) for example in train]
@@ -82,12 +82,12 @@ class TaskLearner:
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return the adaptation's groups under the module's names."""
-        groups = self.adaptation.groups(self.module.model)
+        groups = self.adaptation.groups(self.model)
         return [ParameterGroup(tuple(f"model.{name}" for name in group.names), group.lr_scale) for group in groups]
 
     def validate(self) -> dict[str, float]:
         """Score the validation rows."""
-        predicted = predict(self.module.model, self.task, self.held_out, self.pad)
+        predicted = predict(self.model, self.task, self.held_out, self.pad)
         return metrics.compute(self.task.metrics(), self.gold, predicted)
 
 
@@ -138,9 +138,8 @@ def run_cell(
         )
         trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
         total = sum(p.numel() for p in model.parameters())
-        mean_length = round(sum(learner.lengths) / len(learner.lengths))
-        frozen = trainable < total / 2
-        per_token = flops_per_token(model, mean_length, 1 / mean_length, passes=1.0 if frozen else 3.0)
+        first = learner.batch([Sample(0, index) for index in range(min(batch_size, len(train)))])
+        per_token = flops_per_token(learner.module, first, learner.tokens(first))
         loop = Loop(
             learner, settings, batch_size=min(batch_size, len(train)), seed=seed, folder=work, fingerprint=fingerprint,
             flops_per_token=per_token, keep_best=True,

@@ -27,16 +27,17 @@ def pretrained(facts: Mapping[str, Any]) -> str:
     rows.append(["the same for a unigram model", f"{metrics['unigram_entropy']:.3f}"])
     if "accuracy" in validation:
         rows.append(["held-out accuracy of predictions", f"{validation['accuracy']:.1%}"])
+    auto_class, pipeline = _loaded_by(facts["architecture"])
     name = f"{backbone.get('kind', backbone['family'])}-{backbone.get('size', '')}".rstrip("-")
     return "\n\n".join([
-        _front(["headstart", objective["name"]], "fill-mask" if objective["name"] == "masked_lm" else None),
+        _front(["headstart", objective["name"]], pipeline),
         f"# {name} pre-trained by {objective['name']}",
         f"Family {backbone['family']}, {facts['parameters']:,} parameters, pre-trained with Headstart on "
         f"{facts['progress']['tokens']:,} tokens ({facts['progress']['epochs']:.2f} epochs). "
         "It loads in plain transformers.",
-        "```python\nfrom transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
+        f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
-        'model = AutoModelForMaskedLM.from_pretrained("path/to/this/folder")\n```',
+        f'model = {auto_class}.from_pretrained("path/to/this/folder")\n```',
         "## Measured\n\n" + table(["measure", "value"], rows),
         "## Data\n\n" + _data(data),
         "## Cost\n\n" + _cost(facts["cost"]),
@@ -71,6 +72,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", f"|{'|'.join('---' for _ in header)}|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+_HEADS = {
+    "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
+    "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
+    "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", None),
+    "ForTokenClassification": ("AutoModelForTokenClassification", None),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", None),
+    "ForPreTraining": ("AutoModelForPreTraining", None),
+}
+
+
+def _loaded_by(architecture: str) -> tuple[str, str | None]:
+    """Return the auto class that loads an architecture with its head, and the pipeline that runs it."""
+    return next((found for ending, found in _HEADS.items() if architecture.endswith(ending)), ("AutoModel", None))
 
 
 def _front(tags: Sequence[str], pipeline: str | None) -> str:

@@ -22,7 +22,7 @@ from headstart.stages.finetune import FinetuneRecipe
 from headstart.stages.pretrain import PretrainLearner, PretrainRecipe
 from headstart.tasks import labelled
 from headstart.tokens import shards
-from headstart.tokens.rows import PackedRows
+from headstart.tokens.rows import cut
 from headstart.training import precision
 from headstart.training.compilation import choose_attention
 
@@ -66,8 +66,16 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
 
 def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
-    model, tokenizer = load(folder)
-    choose_attention(model)
+    objective: Objective = registry.build("objectives", recipe.objective)
+
+    def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
+        loaded = getattr(transformers, auto_class).from_pretrained(str(folder / part), dtype=torch.float32)
+        return loaded  # type: ignore[no-any-return]
+
+    module, tokenizer = objective.assemble(make), AutoTokenizer.from_pretrained(str(folder))
+    model = objective.parts(module)[""]
+    for part in objective.parts(module).values():
+        choose_attention(part)
     corpus = CorpusConfig(files=[str(data)], text=recipe.corpus.text, documents=recipe.corpus.documents)
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
     home = folder / "prepared" / name
@@ -75,9 +83,8 @@ def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
         with artifact.staged(home, "shards") as staging:
             shards.write(readers.documents(corpus, Receipt()), tokenizer, staging)
     vocabulary = vocabulary_of(tokenizer)
-    rows = PackedRows(shards.Shards(home), vocabulary, recipe.training.row_length)
-    objective: Objective = registry.build("objectives", recipe.objective)
-    learner = PretrainLearner(model, objective, rows, rows, vocabulary, recipe.seed)
+    rows = cut(shards.Shards(home), vocabulary, objective.row_shape(recipe.training.row_length))
+    learner = PretrainLearner(module, objective, rows, rows, vocabulary, recipe.seed)
     with _precision_of(recipe, model):
         measured = learner.validate(limit=len(rows))
     return {"model": str(folder), "data": str(data), "rows": len(rows), **measured}

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from headstart.core import config, registry
-from headstart.core.contracts import Batch, Rows, Sample, Task, Vocabulary
-from headstart.core.vocabulary import vocabulary_of
+from headstart.core.contracts import Batch, Rows, RowShape, Sample, Task, Vocabulary
 from headstart.corpus import readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages import recipes
 from headstart.stages.finetune import FinetuneRecipe, methods_of, read_data, settings_of
 from headstart.stages.forecast import flops_per_token
-from headstart.stages.pretrain import PretrainRecipe, build_model
+from headstart.stages.pretrain import PretrainRecipe, build_model, objective_of
 from headstart.tasks.source import CheckpointFolder
+from headstart.tokens.tokenizer import add_special
 from headstart.tokens.tokenizer import load as load_tokenizer
 from headstart.training import precision
 from headstart.training.budget import Budget
@@ -58,24 +58,23 @@ def render(found: dict[str, Any]) -> str:
 
 def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     corpus_bytes = readers.text_bytes(recipe.corpus)
+    objective = objective_of(recipe)
     path = recipe.tokenizer.path
-    vocabulary = vocabulary_of(load_tokenizer(path)) if path else _stand_in(recipe.tokenizer.vocab)
-    model, objective = build_model(recipe, vocabulary)
-    choose_attention(model)
+    extra = objective.special_tokens()
+    vocabulary = add_special(load_tokenizer(path), extra) if path else _stand_in(recipe.tokenizer.vocab, extra)
+    module = LossModule(build_model(recipe, vocabulary, objective), objective)
     length = recipe.training.row_length
     batch_rows = max(1, recipe.training.batch_tokens // length)
     rows = min(recipe.training.micro_batch_size or batch_rows, batch_rows)
-    ids = np.random.Generator(np.random.Philox(0)).integers(5, vocabulary.size, size=(rows, length))
-    ids[:, 0], ids[:, -1] = vocabulary.cls, vocabulary.sep
-    batch = objective.corrupt(Rows(ids, [Sample(0, i) for i in range(rows)]), vocabulary, 0)
-    per_token = flops_per_token(model, length, objective.weight(batch) / ids.size)
-    module = LossModule(model, objective)
-    speed = _time(module, batch, ids.size, recipe.training)
+    batch = objective.corrupt(_noise(vocabulary, objective.row_shape(length), rows), vocabulary, 0)
+    read = objective.tokens(batch)
+    per_token = flops_per_token(module, batch, read)
+    speed = _time(module, batch, read, recipe.training)
     batch_tokens, corpus_tokens = batch_rows * length, corpus_bytes / _BYTES_PER_TOKEN
     tokens = _tokens(Budget.parse(recipe.training.budget), speed, per_token, batch_tokens, corpus_tokens)
     tag = forecast_tag(per_token * tokens, per_token * speed, recipe.cost, tokens=round(tokens))
     size = {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in module.parameters()),
         "corpus": f"{corpus_bytes / 1e6:,.1f} MB of text, about {corpus_tokens / 1e6:,.1f} M tokens",
         "tokens to train on": round(tokens),
         "updates": round(tokens / batch_tokens),
@@ -101,8 +100,9 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
         model = registry.build("adaptations", section).adapt(source)
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        speed = _time(LossModule(model, task), batch, batch["input_ids"].numel(), settings)
-        per_token = flops_per_token(model, round(mean_length), 1 / mean_length)
+        module, read = LossModule(model, task), batch["input_ids"].numel()
+        per_token = flops_per_token(module, batch, read)
+        speed = _time(module, batch, read, settings)
         tokens = _tokens(
             Budget.parse(settings.budget),
             speed,
@@ -156,8 +156,33 @@ def _time(module: torch.nn.Module, batch: Batch, tokens: int, settings: Training
     return tokens / statistics.median(seconds[2:])
 
 
-def _stand_in(size: int) -> Vocabulary:
+def _stand_in(size: int, extra: Sequence[str]) -> Vocabulary:
     """A vocabulary of the right size, before any tokenizer is trained."""
-    special = np.zeros(size, dtype=bool)
-    special[:5] = True
-    return Vocabulary(size, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(size, dtype=bool))
+    total = size + len(extra)
+    special = np.zeros(total, dtype=bool)
+    special[:5] = special[size:] = True
+    return Vocabulary(
+        total, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(total, dtype=bool),
+        added={token: size + place for place, token in enumerate(extra)},
+    )  # fmt: skip
+
+
+def _noise(vocabulary: Vocabulary, shape: RowShape, rows: int) -> Rows:
+    """Rows of random tokens in the objective's shape: they cost what real ones do."""
+    ordinary = np.flatnonzero(~vocabulary.special)
+    draw = np.random.Generator(np.random.Philox(0))
+    ids = ordinary[draw.integers(0, len(ordinary), size=(rows, shape.length))]
+    if shape.opens:
+        ids[:, 0] = vocabulary.cls
+    if shape.closes:
+        ids[:, -1] = vocabulary.sep
+    middle = shape.length // 2
+    if shape.segments:
+        ids[:, middle - 1] = vocabulary.sep
+    return Rows(
+        ids,
+        [Sample(0, row) for row in range(rows)],
+        [np.asarray([1, middle])] * rows if shape.sentences else (),
+        np.full(rows, middle) if shape.segments else None,
+        np.roll(ids, 1, axis=0) if shape.segments else None,
+    )

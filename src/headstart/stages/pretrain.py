@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from headstart.core import artifact, registry
 from headstart.core.config import BackboneSection, ObjectiveSection, Section, fingerprint
-from headstart.core.contracts import Batch, Objective, ParameterGroup, Sample, Vocabulary
+from headstart.core.contracts import Backbone, Batch, Objective, ParameterGroup, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import integer
 from headstart.corpus import readers
@@ -24,7 +24,8 @@ from headstart.stages.forecast import flops_per_token
 from headstart.stages.metering import RecordedMeter
 from headstart.stages.prepare import prepare
 from headstart.stages.run_folder import RunFolder
-from headstart.tokens.rows import PackedRows
+from headstart.tokens import tokenizer
+from headstart.tokens.rows import PackedRows, cut
 from headstart.tokens.tokenizer import TokenizerConfig
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
@@ -62,7 +63,7 @@ class PretrainLearner:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: torch.nn.Module,
         objective: Objective,
         rows: PackedRows,
         held_out: PackedRows,
@@ -88,12 +89,7 @@ class PretrainLearner:
 
     def tokens(self, batch: Batch) -> int:
         """Return the number of tokens read."""
-        return batch["input_ids"].numel()
-
-    def predictions_per_token(self) -> float:
-        """Return the share of tokens that is predicted, measured on one row."""
-        batch = self.batch([Sample(0, 0)])
-        return self.weight(batch) / self.tokens(batch)
+        return self.objective.tokens(batch)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return all parameters as one group."""
@@ -117,18 +113,30 @@ class PretrainLearner:
         return {name: value / max(weight, 1.0) for name, value in sums.items()}
 
 
-def build_model(recipe: PretrainRecipe, vocabulary: Vocabulary) -> tuple[PreTrainedModel, Objective]:
-    """Build objective and backbone, and check that they fit."""
+def objective_of(recipe: PretrainRecipe) -> Objective:
+    """Build the objective, and check that it trains the family before anything is prepared for it."""
     objective: Objective = registry.build("objectives", recipe.objective)
-    backbone = registry.build("backbones", recipe.backbone)
     family = recipe.backbone.family  # type: ignore[attr-defined]
     if family not in objective.families:
         raise RecipeError(
             f"objective {recipe.objective.name!r} does not train the family {family!r}",  # type: ignore[attr-defined]
             allowed=f"It fits: {', '.join(objective.families)}",
         )
+    return objective
+
+
+def build_model(recipe: PretrainRecipe, vocabulary: Vocabulary, objective: Objective) -> torch.nn.Module:
+    """Build what is trained: the objective's networks, new by the recipe's backbone and seed."""
+    backbone: Backbone = registry.build("backbones", recipe.backbone)
+
+    def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
+        return backbone.build(vocabulary, recipe.training.row_length, auto_class, scale, **changes)
+
     torch.manual_seed(integer(recipe.seed, 0, 0, "initial weights"))
-    return backbone.build(vocabulary, recipe.training.row_length, recipe.objective.name), objective  # type: ignore[attr-defined]
+    module = objective.assemble(make)
+    for part in objective.parts(module).values():
+        choose_attention(part)
+    return module
 
 
 def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
@@ -139,13 +147,16 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     folder = RunFolder(recipe.output, recipe, {"corpus": fingerprint(readers.sources(recipe.corpus))})
     if folder.status == "finished":
         return folder.path
+    objective = objective_of(recipe)
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
         prepared = prepare(recipe.corpus, recipe.tokenizer, recipe.seed, folder.path / "prepared", quiet)
-        rows = PackedRows(prepared.train, prepared.vocabulary, recipe.training.row_length)
-        held_out = PackedRows(prepared.validation, prepared.vocabulary, recipe.training.row_length)
-        model, objective = build_model(recipe, prepared.vocabulary)
-        choose_attention(model)
-        learner = PretrainLearner(model, objective, rows, held_out, prepared.vocabulary, recipe.seed)
+        vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
+        shape = objective.row_shape(recipe.training.row_length)
+        rows, held_out = (cut(split, vocabulary, shape) for split in (prepared.train, prepared.validation))
+        learner = PretrainLearner(
+            build_model(recipe, vocabulary, objective), objective, rows, held_out, vocabulary, recipe.seed
+        )
+        first = learner.batch([Sample(0, 0)])
         loop = Loop(
             learner,
             recipe.training,
@@ -153,12 +164,12 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
             seed=recipe.seed,
             folder=folder.path,
             fingerprint=folder.fingerprint,
-            flops_per_token=flops_per_token(model, recipe.training.row_length, learner.predictions_per_token()),
+            flops_per_token=flops_per_token(learner.module, first, learner.tokens(first)),
         )
         start = loop.restore()
         with tracking("pretrain", folder.path / "logs", start.resumed_from, quiet) as trackers:
             outcome = loop.run([*trackers, meter])
-    progress = outcome.progress
+    progress, parts = outcome.progress, objective.parts(learner.module.model)
     tag = replace(meter.tag(), tokens=progress.tokens, flops=progress.flops)
     facts: dict[str, Any] = {
         "recipe": folder.recipe,
@@ -167,20 +178,16 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
         "data": prepared.facts,
         "progress": {"steps": progress.step, "tokens": progress.tokens, "epochs": progress.samples / len(rows)},
         "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.train.counts["unigram_entropy_nats"]},
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in parts[""].parameters()),
+        "architecture": type(parts[""]).__name__,
         "cost": tag.to_dict(),
     }
-    with artifact.published(
-        folder.path, "checkpoint of pretrain", size_hint=4 * facts["parameters"], **facts
-    ) as staging:
-        model.save_pretrained(str(staging))
-        prepared.tokenizer.model_input_names = card.input_names(model)
-        # save_pretrained writes an attribute only if it stands among the first arguments too.
-        prepared.tokenizer.init_kwargs["model_input_names"] = card.input_names(model)
-        for leftover in ("local_files_only", "is_local"):
-            prepared.tokenizer.init_kwargs.pop(leftover, None)
-        prepared.tokenizer.model_max_length = getattr(recipe.backbone, "max_length", recipe.training.row_length)
-        prepared.tokenizer.save_pretrained(str(staging))
+    size = 4 * sum(p.numel() for p in learner.module.parameters())
+    with artifact.published(folder.path, "checkpoint of pretrain", size_hint=size, **facts) as staging:
+        for name, model in parts.items():
+            model.save_pretrained(str(staging / name))
+            longest = getattr(recipe.backbone, "max_length", recipe.training.row_length)
+            tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(model), longest)
         (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")
     return folder.path
 

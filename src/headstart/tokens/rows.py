@@ -1,8 +1,8 @@
 """Rows of equal length out of token shards, without padding.
 
-The stream is all documents joined by one [SEP]; row i holds [CLS], the i-th stretch of it, [SEP]. Neither the
-stream nor the rows are stored: the separators are worked out from the documents' offsets when a row is asked
-for, so any row length reads the same shards.
+The stream is all documents joined by one [SEP] (or by nothing); row i holds [CLS], the i-th stretch of it, [SEP],
+as the objective's shape has it. Neither the stream nor the rows are stored: the separators are worked out from the
+documents' offsets when a row is asked for, so any shape reads the same shards.
 """
 
 from __future__ import annotations
@@ -11,30 +11,38 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headstart.core.contracts import Ints, Rows, Sample, Vocabulary
+from headstart.core.contracts import Bools, Ints, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.shards import Shards
 
 
-class PackedRows:
-    """All full rows of one length over token shards; a row's index is its identity."""
+def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> PackedRows:
+    """Lay rows of a shape over shards."""
+    return PackedRows(shards, vocabulary, shape)
 
-    def __init__(self, shards: Shards, vocabulary: Vocabulary, row_length: int) -> None:
+
+class PackedRows:
+    """All full rows of one shape over token shards; a row's index is its identity."""
+
+    def __init__(self, shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> None:
         """Lay rows over shards; raises if they do not fill a single one."""
+        self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
+        self._width = shape.length - shape.opens - shape.closes
         if vocabulary.cls < 0 or vocabulary.sep < 0:
             raise ArtifactError(
                 "the tokenizer has no [CLS] or no [SEP]",
                 allowed="Packed rows need both",
                 do="Train one, or set tokenizer.path to another",
             )
-        if row_length < 3:
-            raise DataError(f"row_length is {row_length}", allowed="It must be at least 3: [CLS], a token, [SEP]")
-        self.shards, self.vocabulary, self.row_length = shards, vocabulary, row_length
-        self._width = row_length - 2
-        self.stream_length = shards.tokens + len(shards.documents) - 1
+        if self._width < 1:
+            raise DataError(
+                f"row_length is {shape.length}",
+                allowed=f"It must be at least {1 + shape.opens + shape.closes}, special tokens included",
+            )
+        self.stream_length = shards.tokens + shape.separates * (len(shards.documents) - 1)
         if not len(self):
             raise DataError(
-                f"the corpus has {self.stream_length:,} tokens, too few for one row of {row_length}",
+                f"the corpus has {self.stream_length:,} tokens, too few for one row of {shape.length}",
                 allowed=f"At least {self._width:,} are needed, in training and in validation",
                 do="Add text, raise corpus.validation, or lower training.row_length",
             )
@@ -49,19 +57,22 @@ class PackedRows:
         is_separator, document = self._separators(first)
         positions = first[:, None] + np.arange(self._width)
         positions -= document[:, None] + np.cumsum(is_separator, axis=1)
-        ids = np.empty((len(samples), self.row_length), dtype=np.int64)
-        ids[:, 0], ids[:, -1] = self.vocabulary.cls, self.vocabulary.sep
-        ids[:, 1:-1] = np.where(is_separator, self.vocabulary.sep, self.shards.gather(positions))
-        return Rows(ids, samples)
+        ids = np.empty((len(samples), self.shape.length), dtype=np.int64)
+        inner = slice(int(self.shape.opens), int(self.shape.opens) + self._width)
+        ids[:, inner] = np.where(is_separator, self.vocabulary.sep, self.shards.gather(positions))
+        if self.shape.opens:
+            ids[:, 0] = self.vocabulary.cls
+        if self.shape.closes:
+            ids[:, -1] = self.vocabulary.sep
+        return Rows(ids, samples, self._sentences(positions, is_separator) if self.shape.sentences else ())
 
-    def document_starts(self, index: int) -> Ints:
-        """Return the columns of a row at which a document starts; column 0 is [CLS]."""
-        first = self._first([index])
-        is_separator, document = self._separators(first)
-        starts = np.flatnonzero(is_separator[0]) + 2
-        opens = int(self.shards.documents[document[0]] + document[0]) == int(first[0])
-        starts = np.concatenate([[1] if opens else [], starts]).astype(np.int64)
-        return starts[starts <= self._width]
+    def _sentences(self, positions: Ints, is_separator: Bools) -> list[Ints]:
+        """Return the columns of each row at which a sentence starts."""
+        starts = self.shards.sentences
+        # A separator has the position of the token before it, which would count that token's sentence twice.
+        found = np.searchsorted(starts, positions)
+        opens = (starts[np.minimum(found, len(starts) - 1)] == positions) & ~is_separator
+        return [np.flatnonzero(row) + int(self.shape.opens) for row in opens]
 
     def _first(self, indices: Sequence[int]) -> Ints:
         rows = np.asarray(indices, dtype=np.int64)
@@ -69,14 +80,16 @@ class PackedRows:
             raise IndexError(f"rows run from 0 to {len(self) - 1}; got {rows.min()} to {rows.max()}")
         return rows * self._width
 
-    def _separators(self, first: Ints) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Ints]:
+    def _separators(self, first: Ints) -> tuple[Bools, Ints]:
         """Return a mask of separators, shape (rows, width), and the document at each row's start.
 
         Document d starts at documents[d] + d in the stream, and its separator stands just before.
         """
+        mask = np.zeros((len(first), self._width), dtype=bool)
+        if not self.shape.separates:
+            return mask, np.zeros(len(first), dtype=np.int64)
         document = self._document_at(first)
         last = self._document_at(first + self._width)
-        mask = np.zeros((len(first), self._width), dtype=bool)
         counts = last - document
         row = np.repeat(np.arange(len(first)), counts)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + 1

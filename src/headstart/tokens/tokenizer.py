@@ -24,7 +24,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headstart.core.config import Section
+from headstart.core.contracts import Vocabulary
 from headstart.core.errors import ArtifactError, DataError
+from headstart.core.vocabulary import vocabulary_of
 from headstart.tokens.sampling import LONGEST_WORD, sample
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -88,6 +90,26 @@ def load(path: str | Path) -> PreTrainedTokenizerFast:
     if not tokenizer.is_fast:
         raise ArtifactError(f"{path} holds a slow tokenizer", allowed="Headstart reads tokenizer.json")
     return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def add_special(tokenizer: PreTrainedTokenizerFast, tokens: Sequence[str]) -> Vocabulary:
+    """Append the special tokens that the tokenizer lacks, after all others so that shards keep their ids."""
+    known = tokenizer.get_vocab()
+    missing = [token for token in tokens if token not in known]
+    if missing:
+        tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, *missing]})
+    return vocabulary_of(tokenizer)
+
+
+def save_for(tokenizer: PreTrainedTokenizerFast, folder: Path, input_names: list[str], longest: int) -> None:
+    """Write a tokenizer beside a model, so that it gives just the inputs that the model takes."""
+    tokenizer.model_input_names = input_names
+    # save_pretrained writes an attribute only if it stands among the first arguments too.
+    tokenizer.init_kwargs["model_input_names"] = input_names
+    for leftover in ("local_files_only", "is_local"):
+        tokenizer.init_kwargs.pop(leftover, None)
+    tokenizer.model_max_length = longest
+    tokenizer.save_pretrained(str(folder))
 
 
 def _normalizer(config: TokenizerConfig) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedModel
 
 from headstart.core.contracts import Batch
 
@@ -13,7 +12,7 @@ from headstart.core.contracts import Batch
 class MakesLoss(Protocol):
     """An objective or a task, as far as training sees it."""
 
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the summed loss of a model on a batch."""
         ...
 
@@ -24,7 +23,7 @@ class LossModule(torch.nn.Module):
     One module, so that wrappers for several processes see forward pass and loss as one call.
     """
 
-    def __init__(self, model: PreTrainedModel, method: MakesLoss) -> None:
+    def __init__(self, model: torch.nn.Module, method: MakesLoss) -> None:
         """Hold both; the parameters are the model's."""
         super().__init__()
         self.model, self.method = model, method

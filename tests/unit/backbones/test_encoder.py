@@ -23,7 +23,9 @@ def vocabulary(size: int) -> Vocabulary:
 
 
 def build(size, kind="bert", vocab=300, row_length=32, **settings):
-    return Encoder(Encoder.Config(kind=kind, size=size, **settings)).build(vocabulary(vocab), row_length, "masked_lm")
+    return Encoder(Encoder.Config(kind=kind, size=size, **settings)).build(
+        vocabulary(vocab), row_length, "AutoModelForMaskedLM"
+    )
 
 
 def build_without_weights(*arguments, **settings):

@@ -215,7 +215,7 @@ def test_static_masks_stay_and_dynamic_ones_change():
 def test_the_narrow_head_gives_the_loss_of_full_logits(kind):
     torch.manual_seed(0)
     vocabulary = made_up_vocabulary()
-    model = Encoder(Encoder.Config(kind=kind, size="tiny")).build(vocabulary, 64, "masked_lm").eval()
+    model = Encoder(Encoder.Config(kind=kind, size="tiny")).build(vocabulary, 64, "AutoModelForMaskedLM").eval()
     objective = MaskedLM()
     rows = made_up_rows(4, 64)
     rows.ids[3, 1:] = 3  # nothing to predict here: unused slots must not count

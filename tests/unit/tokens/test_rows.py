@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Sample, Vocabulary
+from headstart.core.contracts import RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.rows import PackedRows
 from headstart.tokens.shards import Shards
@@ -67,9 +67,9 @@ def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int
         width = row_length - 2
         if len(stream) < width:
             with pytest.raises(DataError):
-                PackedRows(shards, vocabulary(), row_length)
+                PackedRows(shards, vocabulary(), RowShape(row_length, sentences=True))
             return
-        packed = PackedRows(shards, vocabulary(), row_length)
+        packed = PackedRows(shards, vocabulary(), RowShape(row_length, sentences=True))
         assert len(packed) == len(stream) // width
         order = np.random.default_rng(seed).permutation(len(packed)).tolist()
         rows = packed.rows([Sample(epoch, index) for epoch, index in enumerate(order)])
@@ -79,22 +79,45 @@ def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int
         assert rebuilt == stream[: len(packed) * width]
         for index in range(len(packed)):
             inside = [p - index * width + 1 for p in sorted(starts) if index * width <= p < (index + 1) * width]
-            assert packed.document_starts(index).tolist() == inside
+            assert rows.sentences[order.index(index)].tolist() == inside
+
+
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=30), row_length=st.integers(3, 20),
+    opens=st.booleans(), closes=st.booleans(), separates=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_rows_of_any_frame_rebuild_the_stream(lengths, row_length, opens, closes, separates) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        shards, texts = shards_of(lengths, Path(name))
+        stream: list[int] = []
+        for text in texts:
+            stream += [SEP] if stream and separates else []
+            stream += text
+        width = row_length - opens - closes
+        if len(stream) < width:
+            return
+        packed = PackedRows(shards, vocabulary(), RowShape(row_length, opens, closes, separates))
+        ids = packed.rows([Sample(0, index) for index in range(len(packed))]).ids
+        assert ids.shape == (len(stream) // width, row_length)
+        assert not opens or (ids[:, 0] == CLS).all()
+        assert not closes or (ids[:, -1] == SEP).all()
+        assert ids[:, int(opens) : row_length - closes].ravel().tolist() == stream[: len(packed) * width]
 
 
 def test_a_corpus_shorter_than_a_row_says_so(tmp_path: Path) -> None:
     shards, _ = shards_of([5, 4], tmp_path)
-    assert len(PackedRows(shards, vocabulary(), 12)) == 1
+    assert len(PackedRows(shards, vocabulary(), RowShape(12))) == 1
     with pytest.raises(DataError, match=r"10 tokens, too few for one row of 13.*lower training.row_length"):
-        PackedRows(shards, vocabulary(), 13)
+        PackedRows(shards, vocabulary(), RowShape(13))
     with pytest.raises(ArtifactError, match=r"no \[CLS\]"):
-        PackedRows(shards, vocabulary(cls=-1), 8)
+        PackedRows(shards, vocabulary(cls=-1), RowShape(8))
     with pytest.raises(DataError, match="at least 3"):
-        PackedRows(shards, vocabulary(), 2)
+        PackedRows(shards, vocabulary(), RowShape(2))
 
 
 def test_no_rows_and_rows_outside(tmp_path: Path) -> None:
-    packed = PackedRows(shards_of([50, 50], tmp_path)[0], vocabulary(), 12)
+    packed = PackedRows(shards_of([50, 50], tmp_path)[0], vocabulary(), RowShape(12))
     assert packed.rows([]).ids.shape == (0, 12)
     for index in (-1, len(packed)):
         with pytest.raises(IndexError):
@@ -102,7 +125,7 @@ def test_no_rows_and_rows_outside(tmp_path: Path) -> None:
 
 
 def test_twenty_thousand_rows_a_second(tmp_path: Path) -> None:
-    packed = PackedRows(shards_of([100] * 20_000, tmp_path)[0], vocabulary(), 128)
+    packed = PackedRows(shards_of([100] * 20_000, tmp_path)[0], vocabulary(), RowShape(128))
     chosen = np.random.default_rng(0).integers(0, len(packed), (100, 64)).tolist()
     best = 0.0
     for _ in range(3):
