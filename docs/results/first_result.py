@@ -9,13 +9,11 @@ whole can be stopped and started at any moment.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+
+from pages import cost_of, headstart, is_finished, read, run_all, score, write
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "qnli", "stsb", "trec6", "subj")
 LABELS = (500, 5000)
@@ -41,20 +39,7 @@ def command(task: str, labels: int) -> list[str]:
     ]
 
 
-def headstart(arguments: list[str], threads: int) -> int:
-    """Run one command with a share of the cores, and show it."""
-    print("headstart", " ".join(arguments), flush=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return subprocess.run([sys.executable, "-m", "headstart", *arguments], env=environment, check=False).returncode
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a finished run."""
-    facts: dict[str, Any] = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
-    return facts
-
-
-def table(labels: int) -> tuple[str, dict[str, int]]:
+def table(labels: int) -> str:
     """Return the table for one number of labels, and on how many tasks fine-tuning wins against what."""
     lines = [
         "| task (metric) | rows used | " + " | ".join(METHODS) + " | full − scratch | full − svm |",
@@ -62,7 +47,7 @@ def table(labels: int) -> tuple[str, dict[str, int]]:
     ]
     wins = {"scratch": 0, "svm": 0}
     for task in TASKS:
-        if not (output(task, labels) / "headstart.json").is_file():
+        if not is_finished(output(task, labels)):
             lines.append(f"| {task} | – | " + " | ".join("not run" for _ in range(len(METHODS) + 2)) + " |")
             continue
         facts = read(output(task, labels))
@@ -77,34 +62,20 @@ def table(labels: int) -> tuple[str, dict[str, int]]:
             text = f"{100 * lead['difference']:+.1f} ({100 * lead['low']:+.1f} to {100 * lead['high']:+.1f}), p {p}"
             leads.append(f"**{text}**" if clear else text)
         lines.append(f"| {task} ({metric}) | {facts['data']['train_rows']:,} | " + " | ".join(cells + leads) + " |")
-    return "\n".join(lines), wins
-
-
-def score(values: list[float]) -> str:
-    """Return mean and the half-width of the 95 % interval over seeds, in points."""
-    from headstart.evaluation.significance import interval
-
-    summary = interval(values)
-    if not summary.sd or summary.high is None:
-        return f"{100 * summary.mean:.1f}"
-    return f"{100 * summary.mean:.1f} ± {100 * (summary.high - summary.mean):.1f}"
+    return "\n".join(lines) + (
+        f"\n\nFine-tuned beats from scratch with p < 0.05 on {wins['scratch']} of {len(TASKS)} tasks, "
+        f"and the SVM on {wins['svm']}."
+    )
 
 
 def costs() -> str:
     """Return what every part cost, measured."""
-    from headstart.evaluation.cost import PriceTag
-
-    rows = [("pre-training", [PriceTag.from_dict(read(Path("runs/wiki-mini"))["cost"])])]
+    parts = {"pre-training": [Path("runs/wiki-mini")]}
     for labels in LABELS:
-        done = [output(task, labels) for task in TASKS if (output(task, labels) / "headstart.json").is_file()]
-        rows.append(
-            (f"fine-tuning, {labels} labels: {len(done)} tasks", [PriceTag.from_dict(read(f)["cost"]) for f in done])
-        )
-    lines = ["| part | cost |", "|---|---|"]
-    for name, tags in rows:
-        if tags:
-            lines.append(f"| {name} | {sum(tags[1:], tags[0]).sentence()} |")
-    return "\n".join(lines)
+        done = [output(task, labels) for task in TASKS if is_finished(output(task, labels))]
+        parts[f"fine-tuning, {labels} labels: {len(done)} tasks"] = done
+    lines = [f"| {name} | {cost_of(folders)} |" for name, folders in parts.items() if folders]
+    return "\n".join(["| part | cost |", "|---|---|", *lines])
 
 
 def main() -> None:
@@ -116,26 +87,8 @@ def main() -> None:
     if not options.only_table:
         if headstart(["pretrain", "recipes/wiki-mini/pretrain.yaml"], os.cpu_count() or 1):
             sys.exit(1)
-        grid = [command(task, labels) for labels in LABELS for task in TASKS]
-        with ThreadPoolExecutor(options.jobs) as pool:
-            if any(pool.map(lambda arguments: headstart(arguments, 1), grid)):
-                sys.exit(1)
-    page = PAGE.read_text(encoding="utf-8")
-    for labels in LABELS:
-        text, wins = table(labels)
-        text += (
-            f"\n\nFine-tuned beats from scratch with p < 0.05 on {wins['scratch']} of {len(TASKS)} tasks, "
-            f"and the SVM on {wins['svm']}."
-        )
-        page = between(page, f"labels-{labels}", text)
-    PAGE.write_text(between(page, "cost", costs()), encoding="utf-8")
-
-
-def between(page: str, name: str, text: str) -> str:
-    """Replace what stands between the markers of a name."""
-    before, rest = page.split(f"<!-- {name} -->")
-    _, after = rest.split(f"<!-- /{name} -->")
-    return f"{before}<!-- {name} -->\n{text}\n<!-- /{name} -->{after}"
+        run_all([command(task, labels) for labels in LABELS for task in TASKS], options.jobs)
+    write(PAGE, {**{f"labels-{labels}": table(labels) for labels in LABELS}, "cost": costs()})
 
 
 if __name__ == "__main__":

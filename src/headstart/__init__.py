@@ -39,6 +39,14 @@ def evaluate(model: str | Path, data: str | Path) -> dict[str, Any]:
     return stage.run(Path(model), Path(data))
 
 
+def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str, Any]]:
+    """Continue prompts or fill their blanks (`___`); settings are those of `headstart generate`."""
+    from headstart.core import config
+    from headstart.stages import generate as stage
+
+    return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings))
+
+
 def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Verify a finished artifact and load its model and tokenizer as plain transformers objects."""
     from headstart.stages import evaluate as stage

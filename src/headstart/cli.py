@@ -70,6 +70,31 @@ def evaluate(
 
 
 @app.command()
+def generate(
+    model: Annotated[Path, typer.Argument(help="A folder that Headstart finished, or any Hugging Face folder.")],
+    prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or with blanks to fill, written ___.")],
+    max_new_tokens: Annotated[int, typer.Option(help="Longest continuation.")] = 40,
+    num_beams: Annotated[int, typer.Option(help="Beams of a search for the likeliest text.")] = 1,
+    temperature: Annotated[float | None, typer.Option(help="Draw at random; below 1 the likely is likelier.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among k tokens; for blanks: candidates shown.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest tokens of this joint share.")] = None,
+    num_return_sequences: Annotated[int, typer.Option(help="Texts for each prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same texts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Text out of a model: continuations, filled blanks, candidates for hidden words."""
+    from headstart.core import config
+    from headstart.stages import generate as stage
+
+    given = {
+        "max_new_tokens": max_new_tokens, "num_beams": num_beams, "temperature": temperature, "top_k": top_k,
+        "top_p": top_p, "num_return_sequences": num_return_sequences, "seed": seed,
+    }  # fmt: skip
+    found = stage.run(model, prompts, config.fill(stage.GenerateSettings, given))
+    _print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else stage.render(found))
+
+
+@app.command()
 def plan(recipe: Recipe, overrides: Overrides = None) -> None:
     """The price tag before anything is spent, from a few steps timed on this machine."""
     from headstart.stages import plan as stage

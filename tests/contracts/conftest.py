@@ -21,11 +21,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart.core import registry
-from headstart.core.contracts import Document, Examples, Objective, Rows, Sample, Task, Vocabulary
+from headstart.core.contracts import Document, Examples, Objective, Rows, RowSource, Sample, Task, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.card import input_names
 from headstart.tokens import shards
-from headstart.tokens.rows import PackedRows, cut
+from headstart.tokens.rows import cut
 from headstart.tokens.tokenizer import add_special
 
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
@@ -104,7 +104,7 @@ class Pairing:
     backbone: Any
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
-    all_rows: PackedRows
+    all_rows: RowSource
     rows: Rows
     unigram_entropy: float
 
@@ -138,11 +138,18 @@ def text_shards(
 
 @pytest.fixture(scope="session")
 def pairing(
-    request: pytest.FixtureRequest, text_shards: shards.Shards, tiny_tokenizer: PreTrainedTokenizerFast
+    request: pytest.FixtureRequest,
+    text_shards: shards.Shards,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    checkpoint: Callable[[str, str | None], Path],
 ) -> Pairing:
     name, family, kind = request.param
     tokenizer = copy.deepcopy(tiny_tokenizer)
-    objective: Objective = registry.build("objectives", settings_of("objectives", name))
+    # A student learns from a teacher of its own layout.
+    has_teacher = "teacher" in registry.resolve("objectives", name).Config.model_fields
+    teacher = checkpoint(family, kind) if has_teacher else None
+    settings = settings_of("objectives", name, teacher=teacher, family=family)
+    objective: Objective = registry.build("objectives", settings)
     vocabulary = add_special(tokenizer, objective.special_tokens())
     all_rows = cut(text_shards, vocabulary, objective.row_shape(ROW_LENGTH))
     return Pairing(
@@ -207,7 +214,7 @@ def checkpoint(
     def make(family: str, kind: str | None) -> Path:
         if (family, kind) not in known:
             name = next(name for name, found, _ in pairings() if found == family)
-            objective: Objective = registry.build("objectives", settings_of("objectives", name))
+            objective: Objective = registry.build("objectives", settings_of("objectives", name, family=family))
             backbone = registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny"))
             torch.manual_seed(0)
             vocabulary = vocabulary_of(tiny_tokenizer)

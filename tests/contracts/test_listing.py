@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,7 +107,7 @@ def plugin(tmp_path_factory):
 def test_a_plugin_is_listed(plugin):
     result = python("from headstart.cli import app; app(args=['list', 'objectives'])", extra_path=plugin)
     assert result.returncode == 0, result.stderr
-    assert "half_hidden  Predict half of the tokens.  [Nobody 2024]" in result.stdout
+    assert re.search(r"^half_hidden +Predict half of the tokens\.  \[Nobody 2024\]$", result.stdout, re.MULTILINE)
 
 
 def test_a_plugin_comes_under_the_contract_by_being_installed(plugin):

@@ -25,6 +25,27 @@ def predicted(batch, row_length):
     return None
 
 
+def special_tokens(ids, vocabulary):
+    """The special tokens of each row in their order, but masks and padding."""
+    told = vocabulary.special[ids] & ~np.isin(ids, (vocabulary.mask, vocabulary.pad))
+    return [row[keep].tolist() for row, keep in zip(ids, told, strict=True)]
+
+
+def views(batch):
+    """A batch as (rows, tensors): all of it, or in a mixture what each member has to do with its rows."""
+    if "member" not in batch:
+        return [(slice(None), batch)]
+    turns = batch["member"].tolist()
+    rows = {place: [row for row, turn in enumerate(turns) if turn == place] for place in set(turns)}
+    return [
+        (
+            rows[place],
+            {n.removeprefix(f"{place}/"): t[rows[place]] for n, t in batch.items() if n.startswith(f"{place}/")},
+        )
+        for place in rows
+    ]
+
+
 def equal(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
@@ -56,9 +77,10 @@ def test_it_leaves_rows_and_global_generators_alone(pairing):
 
 def test_another_seed_or_epoch_gives_other_noise(pairing):
     batch = pairing.batch()
-    inputs = batch["input_ids"]
-    if inputs.shape == pairing.rows.ids.shape and (inputs.numpy() == pairing.rows.ids).all():
-        assert equal(batch, pairing.batch(seed=1)), "rows are shown as they are, so there is no chance in the batch"
+    pairs = [(view["input_ids"].numpy(), pairing.rows.ids[rows]) for rows, view in views(batch)]
+    shown = all(np.array_equal(inputs, ids[:, : inputs.shape[1]]) for inputs, ids in pairs)
+    if shown and equal(batch, pairing.batch(seed=1)):
+        assert equal(batch, pairing.batch(epoch=1)), "rows are shown as they are, and there is no chance in the batch"
     else:
         assert not equal(batch, pairing.batch(seed=1))
         assert not equal(batch, pairing.batch(epoch=1))
@@ -66,14 +88,23 @@ def test_another_seed_or_epoch_gives_other_noise(pairing):
 
 def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
     special = torch.from_numpy(pairing.vocabulary.special[pairing.rows.ids])
+    # A decoder must learn where a text ends.
+    ends = torch.from_numpy(pairing.rows.ids == pairing.vocabulary.sep) & ("decoder" in pairing.backbone.config.family)
     for seed in range(20):
-        batch = pairing.batch(seed=seed)
-        if batch["input_ids"].shape == pairing.rows.ids.shape:
-            assert (batch["input_ids"].numpy() == pairing.rows.ids)[special].all()
-        where = predicted(batch, pairing.rows.ids.shape[1])
-        if where is not None:
-            assert len(where[0])
-            assert not special[where].any()
+        for rows, batch in views(pairing.batch(seed=seed)):
+            shown, original = batch["input_ids"].numpy(), pairing.rows.ids[rows]
+            if "attention_mask" in batch:
+                kept = [special_tokens(ids, pairing.vocabulary) for ids in (shown, original)]
+                assert kept[0] == kept[1], "rows that became shorter have them in their order"
+            elif shown.shape == original.shape:
+                assert (shown == original)[special[rows]].all()
+            where = predicted(batch, original.shape[1])
+            if where is not None:
+                assert len(where[0])
+                if pairing.rows.second is None:
+                    assert not (special & ~ends)[rows][where].any()
+                else:  # segments may have changed places
+                    assert not pairing.vocabulary.special[batch["labels"][batch["weights"] > 0]].any()
 
 
 def test_shapes_are_static(pairing):
@@ -118,7 +149,10 @@ def test_gradients_reach_every_parameter(pairing):
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert not [name for name, gradient in gradients.items() if gradient is None]
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
-    assert not [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]
+    hooks = [hook for m in model.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    assert not [hook for hook in hooks if hook.__module__.startswith("headstart")], (
+        "transformers leaves some, we do not"
+    )
 
 
 def test_a_few_steps_lower_the_loss(pairing):
@@ -167,10 +201,13 @@ def test_what_is_saved_loads_in_plain_transformers(pairing, tmp_path):
     def load(auto_class, part="", scale=1.0, **changes):
         auto = getattr(transformers, auto_class)
         loaded, info = auto.from_pretrained(str(tmp_path / part), output_loading_info=True)
-        assert not any(info.values()), info
+        infos[loaded] = info
         return loaded
 
+    infos = {}
     again = pairing.objective.assemble(load).eval()
+    kept = [info for loaded, info in infos.items() if loaded in pairing.objective.parts(again).values()]
+    assert kept and not any(value for info in kept for value in info.values()), kept
     with torch.no_grad():
         expected, found = (pairing.objective.loss(one, batch) for one in (module, again))
     assert torch.equal(found, expected)
@@ -180,8 +217,25 @@ def test_what_is_saved_loads_in_plain_transformers(pairing, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def examples(verses, tiny_tokenizer):
-    return [{"input_ids": tiny_tokenizer(text, truncation=True, max_length=64)["input_ids"]} for text in verses[:8]]
+def texts_and_pairs(verses, tiny_tokenizer):
+    """Tokenized examples by whether an objective wants two segments, then with tokens of another text beside them."""
+
+    def ids(*texts, **more):
+        return tiny_tokenizer(*texts, truncation=True, max_length=64, **more)["input_ids"]
+
+    pairs = zip(verses[:16:2], verses[1:16:2], verses[100:108], strict=True)
+    return {
+        False: [{"input_ids": ids(text)} for text in verses[:8]],
+        True: [
+            {"input_ids": ids(first, second), "strangers": ids(other, add_special_tokens=False)}
+            for first, second, other in pairs
+        ],
+    }
+
+
+@pytest.fixture
+def examples(pairing, texts_and_pairs):
+    return texts_and_pairs[pairing.objective.row_shape(64).segments]
 
 
 def test_the_collator_serves_a_plain_data_loader(pairing, examples):
@@ -194,14 +248,17 @@ def test_the_collator_serves_a_plain_data_loader(pairing, examples):
     again = list(DataLoader(examples, batch_size=4, collate_fn=collator))
     assert all(equal(left, right) for left, right in zip(batches, again, strict=True))
     for batch in batches:
-        assert not batch["attention_mask"][batch["input_ids"] == pairing.tokenizer.pad_token_id].any()
+        seen = batch["attention_mask"]
+        if seen.dim() == 4:  # who sees whom, as what is added to scores
+            seen = (seen[:, 0] == 0).any(1)
+        assert not seen[batch["input_ids"] == pairing.tokenizer.pad_token_id].any()
 
 
 def test_the_collator_serves_the_trainer(pairing, examples, tmp_path):
     pytest.importorskip("accelerate", reason="Trainer needs accelerate")
     arguments = TrainingArguments(
         output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, logging_steps=1, learning_rate=1e-3,
-        report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
+        report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True, remove_unused_columns=False,
     )  # fmt: skip
     model = pairing.model()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

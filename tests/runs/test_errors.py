@@ -76,6 +76,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
         "corpus.txt": text,
         "blank.txt": "\n \n\n",
         "small.txt": "In the beginning.\n\n" * 12,
+        "single.txt": "".join(f"verse {number} of the book\n\n" for number in range(60)),
         "text.docx": "words",
         "torn.parquet": "torn",
         "train.csv": rows,
@@ -98,7 +99,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
 
 
 def _checkpoints(folder: Path, good: Path) -> None:
-    from transformers import BertConfig, BertForMaskedLM, GPT2Config, T5Config, ViTConfig
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, PreTrainedTokenizerFast, T5Config, ViTConfig
 
     for name in ("model", "altered", "lacking", "torn"):
         shutil.copytree(good, folder / name, ignore=shutil.ignore_patterns("checkpoints", "logs", "prepared"))
@@ -115,6 +117,11 @@ def _checkpoints(folder: Path, good: Path) -> None:
         for path in good.glob("tokenizer*.json"):
             shutil.copy2(path, folder / name)
     BertForMaskedLM(small).save_pretrained(str(folder / "wordless"))
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    table = {word: number for number, word in enumerate([*names.values(), "the", "lord", "god"])}
+    backend = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(str(folder / "words"))
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from headstart.adaptation.settings import AdaptationSettings
-from headstart.core.contracts import ModelSource, ParameterGroup
+from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.core.contracts import ModelSource
 
 
-class Features:
+class Features(BaseAdaptation):
     """Freeze the body and train the head on its output, which is computed once per text."""
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Devlin et al. 2019, BERT, section 5.3"
@@ -39,10 +39,6 @@ class Features:
         setattr(model, model.base_model_prefix, FrozenBody(body, int(self.config.cache_mb * 1e6)))
         return model
 
-    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return what is trainable: the head, and a pooler that the checkpoint did not hold."""
-        return [ParameterGroup(tuple(name for name, p in model.named_parameters() if p.requires_grad))]
-
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Put the body back in its place, so that the saved model is plain."""
         frozen = getattr(model, model.base_model_prefix)
@@ -63,6 +59,7 @@ class FrozenBody(torch.nn.Module):
         self.body = body.eval()
         self.room = cache_bytes if not any(p.requires_grad for p in body.parameters()) else 0
         self.known: dict[bytes, torch.Tensor] = {}
+        self.kind: type[ModelOutput] = BaseModelOutput
 
     def train(self, mode: bool = True) -> FrozenBody:
         """Stay in evaluation mode whatever the loop asks for."""
@@ -82,14 +79,16 @@ class FrozenBody(torch.nn.Module):
             chosen = {name: value[missing] for name, value in inputs.items() if isinstance(value, torch.Tensor)}
             # Outside autocast: what is remembered must not depend on who asked first, training or evaluation.
             with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
-                states = self.body(input_ids=input_ids[missing], attention_mask=attention_mask[missing], **chosen)[0]
+                output = self.body(input_ids=input_ids[missing], attention_mask=attention_mask[missing], **chosen)
+            # A head may ask for a field that its own body's output has, were it but to find it empty (XLNet's `mems`).
+            self.kind, states = type(output), output[0]
             for place, row in enumerate(missing):
                 found[keys[row]] = states[place, : lengths[row]].clone()
                 self._remember(keys[row], found[keys[row]])
         padded = torch.nn.utils.rnn.pad_sequence([found[key] for key in keys], batch_first=True)
         if padded.shape[1] < input_ids.shape[1]:
             padded = torch.nn.functional.pad(padded, (0, 0, 0, input_ids.shape[1] - padded.shape[1]))
-        return BaseModelOutput(last_hidden_state=padded)  # type: ignore[arg-type]
+        return self.kind(last_hidden_state=padded)
 
     def _remember(self, key: bytes, states: torch.Tensor) -> None:
         size = states.numel() * states.element_size()

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from headstart.adaptation.settings import AdaptationSettings
-from headstart.core.contracts import ModelSource, ParameterGroup
+from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.core.contracts import ModelSource
 
 
-class Full:
+class Full(BaseAdaptation):
     """Fine-tune every parameter from the checkpoint's weights."""
 
     paper: ClassVar[str] = "Howard & Ruder 2018, ULMFiT; Radford et al. 2018, GPT; Devlin et al. 2019, BERT"
@@ -27,11 +27,3 @@ class Full:
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint with a new head; everything is trainable."""
         return source.pretrained()
-
-    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return all parameters as one group."""
-        return [ParameterGroup(tuple(name for name, _ in model.named_parameters()))]
-
-    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model as it is."""
-        return model

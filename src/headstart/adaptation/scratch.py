@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from headstart.adaptation.settings import AdaptationSettings
-from headstart.core.contracts import ModelSource, ParameterGroup
+from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.core.contracts import ModelSource
 
 
-class Scratch:
+class Scratch(BaseAdaptation):
     """Train the same network from new weights: the control for every claim about pre-training."""
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Erhan et al. 2010"
@@ -27,11 +27,3 @@ class Scratch:
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Build the network with new weights; the tokenizer alone comes from pre-training."""
         return source.fresh()
-
-    def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return all parameters as one group."""
-        return [ParameterGroup(tuple(name for name, _ in model.named_parameters()))]
-
-    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model as it is."""
-        return model

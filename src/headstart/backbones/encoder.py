@@ -78,14 +78,12 @@ def _roberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreT
 
 
 def _modernbert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    # GeGLU has three matrices where BERT's feed-forward has two: 8/3 of the width keeps the parameters equal.
-    intermediate = max(64, round(size.hidden * 8 / 3 / 64) * 64)
     return ModernBertConfig(
         vocab_size=vocabulary.size,
         num_hidden_layers=size.layers,
         hidden_size=size.hidden,
         num_attention_heads=size.heads,
-        intermediate_size=intermediate,
+        intermediate_size=size.gated_width,
         embedding_dropout=config.dropout,
         mlp_dropout=config.dropout,
         attention_dropout=0.0,

@@ -24,6 +24,11 @@ class Size(NamedTuple):
         heads = max(1, round(self.heads * factor))
         return Size(self.layers, heads * width, heads)
 
+    @property
+    def gated_width(self) -> int:
+        """Return the width of a gated feed-forward: three matrices with the parameters of BERT's two at 4 × hidden."""
+        return max(64, round(self.hidden * 8 / 3 / 64) * 64)
+
 
 SIZES: dict[str, Size] = {
     "tiny": Size(2, 128, 2),

@@ -13,13 +13,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, SerializeAsAny, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, SkipValidation, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from headstart.core import registry
 from headstart.core.errors import RecipeError
@@ -170,8 +171,9 @@ def schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
 
-def _section_schema(group: str, name: str) -> dict[str, Any]:
-    section = registry.resolve(group, name).Config.model_json_schema()
+def _section_schema(group: str, name: str, weighted: bool = False) -> dict[str, Any]:
+    config: type[Section] = registry.resolve(group, name).Config
+    section = (_weighted(config) if weighted else config).model_json_schema()
     section["properties"][registry.SELECTOR[group]] = {"const": name}
     section["required"] = sorted({*section.get("required", []), registry.SELECTOR[group]})
     definitions = section.pop("$defs", {})
@@ -194,11 +196,16 @@ def _chosen_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str
                 yield name, field, mark.group
 
 
-def choose(group: str, name: str, value: Any, faults: list[str]) -> Any:
-    """Validate one section by the Config of the class that it names; faults are collected, not raised."""
+def choose(group: str, name: str, value: Any, faults: list[str], weighted: bool = False) -> Any:
+    """Validate one section by the Config of the class that it names; faults are collected, not raised.
+
+    One of several that are weighed against each other has a `weight` among its settings.
+    """
     selector = registry.SELECTOR[group]
     if isinstance(value, Section):
-        return value
+        if not weighted:
+            return value
+        value = value.model_dump()
     if isinstance(value, str):
         value = {selector: value}
     if not isinstance(value, dict) or not isinstance(value.get(selector), str):
@@ -206,6 +213,7 @@ def choose(group: str, name: str, value: Any, faults: list[str]) -> Any:
         return None
     try:
         config: type[Section] = registry.resolve(group, value[selector]).Config
+        config = _weighted(config) if weighted else config
         return config.model_validate(value)
     except RecipeError as error:
         faults.append(f"{name}.{selector}: {error}")
@@ -214,13 +222,42 @@ def choose(group: str, name: str, value: Any, faults: list[str]) -> Any:
     return None
 
 
+def choose_several(group: str, name: str, values: Sequence[Any], without: Sequence[str] = ()) -> list[Section]:
+    """Validate a list of weighed sections, for a field's validator; `without` names entries that may not be there."""
+    faults: list[str] = []
+    sections = [choose(group, f"{name}.{place}", value, faults, weighted=True) for place, value in enumerate(values)]
+    for place, section in enumerate(sections):
+        found = getattr(section, registry.SELECTOR[group], None)
+        if found in without:
+            faults.append(f"{name}.{place} is {found!r}, which cannot stand here.")
+    if faults:
+        raise PydanticCustomError("sections", "{sentences}", {"sentences": " ".join(faults), "faults": faults})
+    return sections
+
+
+def schema_of_several(group: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON Schema of one of the weighed sections of a list."""
+    configs = {name: registry.resolve(group, name).Config for name in registry.names(group) if name not in without}
+    names = [name for name, config in configs.items() if "weight" not in config.model_fields]
+    return {"oneOf": [{"enum": names}, *(_section_schema(group, name, weighted=True) for name in names)]}
+
+
+@lru_cache(maxsize=256)
+def _weighted(config: type[Section]) -> type[Section]:
+    """Add a weight to the settings of a section."""
+    if "weight" in config.model_fields:
+        raise RecipeError(f"{config.__module__} has a setting `weight` of its own", do="Rename it")
+    described = Field(1.0, gt=0, description="how often this one is drawn, relative to the others' weights")
+    return create_model(config.__name__, __base__=config, weight=(float, described))
+
+
 _BOUNDS = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
 
 
 def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, ...] = ()) -> str:
     """Turn one pydantic error into: what was found, what is allowed, what to do."""
     location = [str(part) for part in detail["loc"]]
-    path = ".".join((*prefix, *location))
+    path = ".".join((*prefix, *(part for part in location if not _is_tag(part))))
     field = _field(model, location)
     hint = f" ({field.description})" if field is not None and field.description else ""
     kind, found = detail["type"], _short(detail["input"])
@@ -230,11 +267,13 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, .
         return (
             f"{path} is not a known key{registry.suggest(location[-1], known) or '.'} Allowed here: {', '.join(known)}."
         )
+    if kind == "sections":
+        return "\n  ".join(".".join((*prefix, fault)) for fault in detail["ctx"]["faults"])
     if kind == "missing":
         section = _owner(model, [*location, ""])
         return f"{path} is missing{hint}." + (f" Its keys: {', '.join(section.model_fields)}." if section else "")
     if kind in _BOUNDS:
-        return f"{path} is {found}; it must lie in {_interval(field)}.{hint}"
+        return f"{path} is {found}; it must lie in {_interval(field, detail.get('ctx', {}))}.{hint}"
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if not location:
         return f"{path}: {message}" if path else message
@@ -243,8 +282,9 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, .
     )
 
 
-def _interval(field: FieldInfo | None) -> str:
-    bounds = {
+def _interval(field: FieldInfo | None, broken: dict[str, Any]) -> str:
+    """Write a field's bounds, or the one that was broken where they stand on one of several forms of a value."""
+    bounds = broken | {
         name: getattr(mark, name)
         for mark in (field.metadata if field else ())
         for name in ("gt", "ge", "lt", "le")
@@ -256,22 +296,35 @@ def _interval(field: FieldInfo | None) -> str:
 
 
 def _owner(model: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
-    owner: type[BaseModel] | None = model
+    """Return the section that the last part of a location is looked up in; None where it leads out of the recipe."""
+    here: Any = model
     for part in location[:-1]:
-        field = owner.model_fields.get(part) if owner else None
-        owner = (
-            next((t for t in (field.annotation, *get_args(field.annotation)) if _is_model(t)), None) if field else None
-        )
-    return owner
+        if _is_tag(part):
+            here = next((form for form in get_args(here) if Tag(part) in get_args(form)), None)
+        elif not part.isdigit():
+            owner = _first_model(here)
+            here = owner.model_fields[part].annotation if owner and part in owner.model_fields else None
+    return _first_model(here)
 
 
 def _field(model: type[BaseModel], location: Sequence[str]) -> FieldInfo | None:
-    owner = _owner(model, location) if location else None
-    return owner.model_fields.get(location[-1]) if owner else None
+    named = [*location]
+    while named and (_is_tag(named[-1]) or named[-1].isdigit()):
+        named.pop()
+    owner = _owner(model, named) if named else None
+    return owner.model_fields.get(named[-1]) if owner else None
 
 
-def _is_model(candidate: Any) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+def _is_tag(part: str) -> bool:
+    """Say whether a part of a location names one of several forms of a value, which are tagged `<form>`."""
+    return part.startswith("<")
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the first section that an annotation names: itself, or inside a list, a union, an optional."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_first_model, get_args(annotation))), None)
 
 
 def _short(value: Any) -> str:

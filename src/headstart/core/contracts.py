@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,10 @@ class Vocabulary:
     """ends_word[id]: no word goes on past the token (a line's end, a mark); None where `starts_word` says it all."""
     added: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Ids of the special tokens that an objective asked for (sentinels, modes), by their text."""
+    pieces: Mapping[int, Sequence[int]] = field(default_factory=dict, repr=False)
+    """Ids by which a ready tokenizer was extended, each with the older ids that wrote the same text before."""
+    tokens: Sequence[str] = field(default=(), repr=False)
+    """The tokens as the tokenizer writes them, by id; for a network that reads their spelling."""
 
     def word_starts(self, ids: Ints) -> Bools:
         """Say of each token of a row, or of rows, whether it opens a word there, by itself or by what precedes it."""
@@ -95,6 +99,8 @@ class RowShape:
     """`Rows.sentences` says where sentences start."""
     segments: bool = False
     """Two segments of one document, `[CLS] A [SEP] B [SEP]`, that meet at a sentence's end; padded if it is short."""
+    whole_sentences: bool = False
+    """Segments hold whole sentences where they fit, so that no cut tells which came first; the rest is padding."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,16 @@ class Rows:
             None if self.second is None else self.second[places],
             None if self.strangers is None else self.strangers[places],
         )
+
+
+class RowSource(Protocol):
+    """All rows of one shape over a corpus; a row's index is its identity."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, samples: Sequence[Sample]) -> Rows:
+        """Return the rows that the samples' indices name, whatever their epoch."""
+        ...
 
 
 @runtime_checkable
@@ -205,7 +221,10 @@ class Objective(Protocol):
         ...
 
     def measure(self, model: Any, batch: Batch) -> dict[str, float]:
-        """Return sums over the batch's predictions for held-out data: `loss` first, then what else tells."""
+        """Return sums over the batch's predictions for held-out data: `loss` first, then what else tells.
+
+        A sum over some of the predictions is named `part/loss`, and `part/weight` beside it says over how many.
+        """
         ...
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -313,7 +332,10 @@ class ParameterGroup:
 
 @runtime_checkable
 class Adaptation(Protocol):
-    """A way to turn a pre-trained model into one for a task: what is kept, what moves."""
+    """A way to turn a pre-trained model into one for a task: what is kept, what moves.
+
+    `headstart.adaptation.base.BaseAdaptation` answers all but `adapt` for a method that changes neither loss nor model.
+    """
 
     paper: ClassVar[str]
 
@@ -330,23 +352,34 @@ class Adaptation(Protocol):
         """Return the trainable parameters in groups of equal learning-rate factor."""
         ...
 
+    def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return the loss summed over the batch's examples: the task's, or that and what the method adds."""
+        ...
+
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Undo whatever served training alone, so that the saved model is plain Hugging Face."""
         ...
 
 
-@runtime_checkable
-class Learner(Protocol):
-    """All that the training loop knows: samples in, summed loss out."""
+class Part(NamedTuple):
+    """Some of a feed's samples, by their number, and the share of all draws that falls to them."""
 
-    @property
-    def module(self) -> torch.nn.Module:
-        """Called with a batch, it returns the summed loss; its parameters are what is trained and saved."""
-        ...
+    size: int
+    share: float
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Samples in, batches out: what a stretch of training reads."""
 
     @property
     def lengths(self) -> Sequence[int] | None:
         """Tokens of each sample where they differ, so that batches can spare padding; None for packed rows."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts to draw from by share, in the order of their samples; empty where all samples are alike."""
         ...
 
     def __len__(self) -> int:
@@ -355,6 +388,16 @@ class Learner(Protocol):
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
         """Build a batch: a pure function of the samples and the run's seed."""
+        ...
+
+
+@runtime_checkable
+class Learner(Feed, Protocol):
+    """All that the training loop knows: samples in, summed loss out. It is the feed of its first phase itself."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """Called with a batch, it returns the summed loss; its parameters are what is trained and saved."""
         ...
 
     def weight(self, batch: Batch) -> float:

@@ -10,10 +10,12 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import RecipeError
@@ -21,9 +23,25 @@ from headstart.core.errors import RecipeError
 TABLES: dict[str, dict[str, str]] = {
     "objectives": {
         "masked_lm": "headstart.objectives.masked_lm:MaskedLM",
+        "causal_lm": "headstart.objectives.causal_lm:CausalLM",
+        "span_corruption": "headstart.objectives.span_corruption:SpanCorruption",
+        "prefix_lm": "headstart.objectives.prefix_lm:PrefixLM",
+        "denoising": "headstart.objectives.denoising:Denoising",
+        "replaced_token": "headstart.objectives.replaced_token:ReplacedToken",
+        "span_boundary": "headstart.objectives.span_boundary:SpanBoundary",
+        "next_sentence": "headstart.objectives.next_sentence:NextSentence",
+        "sentence_order": "headstart.objectives.sentence_order:SentenceOrder",
+        "mixture": "headstart.objectives.mixture:Mixture",
+        "permuted_lm": "headstart.objectives.permuted_lm:PermutedLM",
+        "bilm": "headstart.objectives.bilm:BidirectionalLM",
     },
     "backbones": {
         "encoder": "headstart.backbones.encoder:Encoder",
+        "decoder": "headstart.backbones.decoder:Decoder",
+        "encoder-decoder": "headstart.backbones.encoder_decoder:EncoderDecoder",
+        "xlnet": "headstart.backbones.xlnet:XLNet",
+        "bilm": "headstart.backbones.bilm:BiLM",
+        "checkpoint": "headstart.backbones.checkpoint:Checkpoint",
     },
     "tasks": {
         "classify": "headstart.tasks.classify:Classify",
@@ -32,6 +50,7 @@ TABLES: dict[str, dict[str, str]] = {
         "full": "headstart.adaptation.full:Full",
         "scratch": "headstart.adaptation.scratch:Scratch",
         "features": "headstart.adaptation.features:Features",
+        "distillation": "headstart.adaptation.distillation:Distillation",
     },
     "metrics": {
         "accuracy": "headstart.evaluation.metrics:accuracy",
@@ -49,6 +68,9 @@ TABLES: dict[str, dict[str, str]] = {
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}
 """The key by which a recipe's section names its entry: `objective: {name: masked_lm}`."""
+
+NETWORKS = {"headstart_bilm": "headstart.backbones.bilm"}
+"""Networks of our own, by the `model_type` in config.json, and the module whose import tells transformers of them."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +115,17 @@ def resolve(group: str, name: str) -> Any:
 def build(group: str, config: Any) -> Any:
     """Construct the entry that a validated section of a recipe names."""
     return resolve(group, getattr(config, SELECTOR[group]))(config)
+
+
+def import_network(folder: Path) -> None:
+    """Import the module behind a folder's network where it is one of our own, so that transformers can load it."""
+    try:
+        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # Whoever loads the folder says what is wrong with it.
+    module_name = NETWORKS.get(described.get("model_type"))
+    if module_name is not None:
+        importlib.import_module(module_name)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,11 +45,16 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         starts[index] = token.startswith(marker) or not is_word
         # A bare space marker is the beginning of the word that follows.
         ends[index] = not is_word and not token.endswith(marker)
-    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep", "mask")}
-    ids = {name: -1 if value is None else value for name, value in ids.items()}
+    # A decoder's tokenizer names what opens and ends a text otherwise, and seldom has a token for padding.
+    names = {"pad": ("pad", "eos"), "cls": ("cls", "bos"), "sep": ("sep", "eos"), "mask": ("mask",)}
+    found = {name: [getattr(tokenizer, f"{other}_token_id") for other in others] for name, others in names.items()}
+    ids: dict[str, Any] = {
+        name: next((value for value in values if value is not None), -1) for name, values in found.items()
+    }
     known = tokenizer.get_vocab()
     added = {token: known[token] for token in map(str, tokenizer.extra_special_tokens)}
-    return Vocabulary(size=size, special=special, starts_word=starts, ends_word=ends, added=added, **ids)
+    spelt = tuple(token or "" for token in tokens)
+    return Vocabulary(size=size, special=special, starts_word=starts, ends_word=ends, added=added, tokens=spelt, **ids)
 
 
 def _word_signs(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, str]:

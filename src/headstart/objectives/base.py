@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
 
 from headstart.core.contracts import Batch, Ints, ModelMaker, Objective, Rows, RowShape, Sample
 from headstart.core.errors import ArtifactError
@@ -58,6 +60,14 @@ class BaseObjective:
         return ObjectiveCollator(cast(Objective, self), tokenizer, seed)
 
 
+@dataclass
+class LossAndLogits(ModelOutput):
+    """What a module of ours, several networks under one roof, returns when it is called as transformers' models are."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+
+
 class ObjectiveCollator:
     """Corrupts tokenized examples and pads them to their longest, for a script that keeps transformers' Trainer.
 
@@ -82,48 +92,63 @@ class ObjectiveCollator:
         """Return the keywords of the model's forward pass: input_ids, attention_mask, labels and what else it takes."""
         rows = [self._row(example) for example in examples]
         left = self.tokenizer.padding_side == "left"
-        aligned = {name for name, tensor in rows[0].items() if tensor.shape == rows[0]["input_ids"].shape}
+        lengths = [len(row["input_ids"]) for row in rows]
         # Examples that came padded, to a static width perhaps, leave so.
         width = max(len(example["input_ids"]) for example in examples) if "attention_mask" in examples[0] else 0
         return {
-            name: _stack([row[name] for row in rows], self._filler(name), width, left)
-            if name in aligned
-            else _stack([row[name] for row in rows], self._filler(name))
-            for name in rows[0]
+            name: _stack([row[name] for row in rows], lengths, self._filler(name, like), width, left)
+            for name, like in rows[0].items()
         }
 
-    def _row(self, example: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def rows_of(self, example: dict[str, Any]) -> Rows:
+        """Return an example as the one row of a batch, identified by its tokens."""
         ids = self._bare(example)
-        sample = Sample(self.epoch, _content_index(ids))
-        batch = self.objective.corrupt(Rows(ids[None], [sample]), self.vocabulary, self.seed)
+        return Rows(ids[None], [Sample(self.epoch, _content_index(ids))])
+
+    def _row(self, example: dict[str, Any]) -> dict[str, torch.Tensor]:
+        batch = self.objective.corrupt(self.rows_of(example), self.vocabulary, self.seed)
         inputs = {name: tensor[0] for name, tensor in self.objective.as_inputs(batch).items()}
         inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
         return inputs
 
     def _bare(self, example: dict[str, Any]) -> Ints:
-        """Return the example's tokens without padding, and without the frame that the objective's rows lack."""
+        """Return the example's tokens without padding, and without the frame that the objective's rows lack.
+
+        Where rows have [SEP] between documents, one after an example is the end of that document, and stays.
+        """
         ids = np.asarray(example["input_ids"], dtype=np.int64)
         if "attention_mask" in example:
             ids = ids[np.asarray(example["attention_mask"], dtype=bool)]
         shape = self.objective.row_shape(len(ids))
         if not shape.opens and len(ids) and ids[0] == self.vocabulary.cls:
             ids = ids[1:]
-        if not shape.closes and len(ids) and ids[-1] == self.vocabulary.sep:
+        if not (shape.closes or shape.separates) and len(ids) and ids[-1] == self.vocabulary.sep:
             ids = ids[:-1]
         return ids
 
-    def _filler(self, name: str) -> int:
+    def _filler(self, name: str, like: torch.Tensor) -> float:
         if name.endswith("input_ids"):
             return self.vocabulary.pad
+        if name == "attention_mask" and like.is_floating_point():
+            return torch.finfo(like.dtype).min
         return -100 if name == "labels" else 0
 
 
-def _stack(tensors: Sequence[torch.Tensor], filler: int, least: int = 0, left: bool = False) -> torch.Tensor:
-    """Stack tensors of any one rank, each padded at its ends, or at its beginning, to the largest extent."""
-    extent = [max(least, *(tensor.shape[axis] for tensor in tensors)) for axis in range(tensors[0].dim())]
+def _stack(
+    tensors: Sequence[torch.Tensor], lengths: Sequence[int], filler: float, width: int, left: bool
+) -> torch.Tensor:
+    """Stack tensors of any one rank, each padded to the largest extent.
+
+    An axis that runs along the row (one for labels, two for a mask of who sees whom) is padded as the row is: to the
+    width, at its beginning or at its end. Any other is padded at its end.
+    """
+    shapes = list(zip(*(tensor.shape for tensor in tensors), strict=True))
+    along = [list(sizes) == list(lengths) for sizes in shapes]
+    extent = [max(width * runs, *sizes) for sizes, runs in zip(shapes, along, strict=True)]
     out = tensors[0].new_full((len(tensors), *extent), filler)
     for row, tensor in zip(out, tensors, strict=True):
-        row[tuple(slice(-size, None) if left else slice(size) for size in tensor.shape)] = tensor
+        places = zip(tensor.shape, along, strict=True)
+        row[tuple(slice(-size, None) if left and runs else slice(size) for size, runs in places)] = tensor
     return out
 
 

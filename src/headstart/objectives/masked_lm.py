@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
+from headstart.objectives.attention import DIRECTIONS, additive, seeing, sight
 from headstart.objectives.base import BaseObjective
 
 
@@ -37,6 +38,9 @@ class MaskedLM(BaseObjective):
             "dynamic", description="dynamic: a new mask each epoch (RoBERTa); static: the same mask each time (BERT)"
         )
         whole_words: bool = Field(False, description="choose all tokens of a word together")
+        attention: Literal["both", "left", "right", "prefix"] = Field(
+            "both", description="what a token sees: the row, one side, or the row's first half and what is left (UniLM)"
+        )
 
         @model_validator(mode="after")
         def _shares_fit(self) -> MaskedLM.Config:
@@ -55,7 +59,10 @@ class MaskedLM(BaseObjective):
         return max(1, round(self.config.rate * row_length))
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Choose positions and hide them; returns input_ids, positions, labels and weights (0 where none fits)."""
+        """Choose positions and hide them; returns input_ids, positions, labels and weights (0 where none fits).
+
+        Unless tokens see the whole row, `attention` says by the number of its direction how each row is read.
+        """
         ids = rows.ids.copy()
         count = self.predictions_per_row(ids.shape[1])
         positions = np.zeros((len(ids), count), dtype=np.int64)
@@ -68,12 +75,15 @@ class MaskedLM(BaseObjective):
             filled = len(chosen)
             positions[row, :filled], labels[row, :filled], weights[row, :filled] = chosen, ids[row, chosen], 1.0
             ids[row, chosen] = self._hide(ids[row, chosen], vocabulary, chance)
-        return {
+        batch = {
             "input_ids": torch.from_numpy(ids),
             "positions": torch.from_numpy(positions),
             "labels": torch.from_numpy(labels),
             "weights": torch.from_numpy(weights),
         }
+        if self.config.attention != "both":
+            batch["attention"] = torch.full((len(ids),), DIRECTIONS.index(self.config.attention))
+        return batch
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the predicted positions."""
@@ -92,8 +102,15 @@ class MaskedLM(BaseObjective):
         }
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return input_ids and labels as long as the rows, -100 wherever nothing is predicted."""
-        return {"input_ids": batch["input_ids"], "labels": full_labels(batch)}
+        """Return input_ids and labels as long as the rows, -100 wherever nothing is predicted.
+
+        Unless tokens see the whole row, an attention mask of four dimensions comes with them, which all kinds of
+        encoder but deberta-v2 take.
+        """
+        inputs = {"input_ids": batch["input_ids"], "labels": full_labels(batch)}
+        if "attention" in batch:
+            inputs["attention_mask"] = additive(sight(batch["attention"], batch["input_ids"].shape[1]))
+        return inputs
 
     def _choose(self, row: Ints, vocabulary: Vocabulary, count: int, chance: np.random.Generator) -> Ints:
         free = np.flatnonzero(~vocabulary.special[row])
@@ -128,7 +145,13 @@ def full_labels(batch: Batch) -> torch.Tensor:
 
 
 def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Run a masked-LM model of transformers with its head on the predicted positions only.
+    """Return the logits of a masked-LM model of transformers at the predicted positions only."""
+    logits: torch.Tensor = masked_outputs(model, batch).logits
+    return logits
+
+
+def masked_outputs(model: PreTrainedModel, batch: Batch, **record: Any) -> Any:
+    """Run a masked-LM model of transformers with its head on the predicted positions only; record states if told to.
 
     The body's output is narrowed to those positions before the head sees it, by a hook that lives for this
     one call, so every masked-LM class works as it is and stays plain.
@@ -142,7 +165,9 @@ def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
 
     handle = model.base_model.register_forward_hook(narrow)
     try:
-        logits: torch.Tensor = model(input_ids=batch["input_ids"], attention_mask=batch.get("attention_mask")).logits
+        if "attention" not in batch:
+            return model(input_ids=batch["input_ids"], attention_mask=batch.get("attention_mask"), **record)
+        with seeing(model, sight(batch["attention"], batch["input_ids"].shape[1])) as mask:
+            return model(input_ids=batch["input_ids"], attention_mask=mask, **record)
     finally:
         handle.remove()
-    return logits

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Adaptation, Batch, Examples, ParameterGroup, Sample, Task
+from headstart.core.contracts import Adaptation, Batch, Examples, ParameterGroup, Part, Sample, Task
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.forecast import flops_per_token
@@ -52,6 +52,18 @@ class Cell:
         return asdict(self)
 
 
+class AdaptedTask:
+    """A task under an adaptation, as far as the loss goes."""
+
+    def __init__(self, task: Task, adaptation: Adaptation) -> None:
+        """Hold both."""
+        self.task, self.adaptation = task, adaptation
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return the summed loss that the adaptation makes of the task's."""
+        return self.adaptation.loss(self.task, model, batch)
+
+
 class TaskLearner:
     """Labelled rows under a task and an adaptation, as the loop sees them."""
 
@@ -60,10 +72,11 @@ class TaskLearner:
         validation: list[dict[str, Any]], gold: Sequence[Any], pad: int,
     ) -> None:  # fmt: skip
         """Bring model, task and encoded rows together."""
-        self.model, self.module = model, LossModule(model, task)
+        self.model, self.module = model, LossModule(model, AdaptedTask(task, adaptation))
         self.task, self.adaptation, self.pad = task, adaptation, pad
         self.train, self.held_out, self.gold = train, validation, gold
         self.lengths = [len(example["input_ids"]) for example in train]
+        self.parts: Sequence[Part] = ()
 
     def __len__(self) -> int:
         return len(self.train)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
+import transformers
 import yaml
 from transformers import PreTrainedModel
 
+from headstart.core import registry
 from headstart.evaluation.cost import PriceTag
 
 
@@ -27,19 +31,27 @@ def pretrained(facts: Mapping[str, Any]) -> str:
     rows.append(["the same for a unigram model", f"{metrics['unigram_entropy']:.3f}"])
     if "accuracy" in validation:
         rows.append(["held-out accuracy of predictions", f"{validation['accuracy']:.1%}"])
-    auto_class, pipeline = _loaded_by(facts["architecture"])
+    rows += [
+        [f"held-out loss on {name}", f"{validation[f'loss/{name}']:.3f}"]
+        for name in data.get("corpora", {})
+        if f"loss/{name}" in validation
+    ]
+    (auto_class, pipeline), needs = loaded_by(facts["architecture"]), _needs(facts["architecture"])
     name = f"{backbone.get('kind', backbone['family'])}-{backbone.get('size', '')}".rstrip("-")
+    origin = f"Family {backbone['family']}"
+    if backbone.get("path"):
+        name, origin = PurePath(backbone["path"]).name, f"Trained on from `{backbone['path']}`"
     return "\n\n".join([
         _front(["headstart", objective["name"]], pipeline),
         f"# {name} pre-trained by {objective['name']}",
-        f"Family {backbone['family']}, {facts['parameters']:,} parameters, pre-trained with Headstart on "
+        f"{origin}, {facts['parameters']:,} parameters, pre-trained with Headstart on "
         f"{facts['progress']['tokens']:,} tokens ({facts['progress']['epochs']:.2f} epochs). "
-        "It loads in plain transformers.",
-        f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"
+        f"It loads in {'transformers where Headstart is installed' if needs else 'plain transformers'}.",
+        f"```python\n{needs}from transformers import {auto_class}, AutoTokenizer\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
         f'model = {auto_class}.from_pretrained("path/to/this/folder")\n```',
         "## Measured\n\n" + table(["measure", "value"], rows),
-        "## Data\n\n" + _data(data),
+        "## Data\n\n" + _data(data, facts["progress"].get("epochs_of", {})),
         "## Cost\n\n" + _cost(facts["cost"]),
         _recipe(recipe),
         _versions(facts),
@@ -55,7 +67,7 @@ def finetuned(facts: Mapping[str, Any]) -> str:
         f"# {recipe['task']['kind']} by {recipe['adaptation']['name']} from {recipe['model']}",
         f"Fine-tuned with Headstart on {labels:,} labelled rows; the weights here are those of seed {facts['seed']}, "
         "the best of the seeds on validation.",
-        "```python\nfrom transformers import pipeline\n\n"
+        f"```python\n{_needs(facts['architecture'])}from transformers import pipeline\n\n"
         'classify = pipeline("text-classification", model="path/to/this/folder")\n```',
         f"## Scores on the test set ({facts['data']['test_rows']:,} rows)\n\n" + facts["table"],
         "## Data\n\n" + table(["split", "rows", "source"], [
@@ -85,9 +97,17 @@ _HEADS = {
 }
 
 
-def _loaded_by(architecture: str) -> tuple[str, str | None]:
+def loaded_by(architecture: str) -> tuple[str, str | None]:
     """Return the auto class that loads an architecture with its head, and the pipeline that runs it."""
     return next((found for ending, found in _HEADS.items() if architecture.endswith(ending)), ("AutoModel", None))
+
+
+def _needs(architecture: str) -> str:
+    """Return the line of code without which transformers does not know a network of our own; empty for its own."""
+    if hasattr(transformers, architecture):
+        return ""
+    module = next(name for name in registry.NETWORKS.values() if hasattr(importlib.import_module(name), architecture))
+    return f"import {module}  # tells transformers of this network\n"
 
 
 def _front(tags: Sequence[str], pipeline: str | None) -> str:
@@ -97,13 +117,20 @@ def _front(tags: Sequence[str], pipeline: str | None) -> str:
     return "---\n" + yaml.safe_dump(front, sort_keys=False) + "---"
 
 
-def _data(data: Mapping[str, Any]) -> str:
+def _data(data: Mapping[str, Any], epochs: Mapping[str, float]) -> str:
     rows = [
         [split, f"{data[split]['documents']:,}", f"{data[split]['sentences']:,}", f"{data[split]['tokens']:,}"]
         for split in ("train", "validation")
     ]
     names = ", ".join(f"`{source['name']}`" for source in data["sources"])
-    return f"Files: {names}\n\n" + table(["split", "documents", "sentences", "tokens"], rows)
+    told = f"Files: {names}\n\n" + table(["split", "documents", "sentences", "tokens"], rows)
+    if "corpora" not in data:
+        return told
+    drawn = [
+        [name, f"{one['share']:.1%}", f"{one['train']['tokens']:,}", f"{epochs[name]:.2f}"]
+        for name, one in data["corpora"].items()
+    ]
+    return f"{told}\n\n" + table(["corpus", "share of what was read", "training tokens", "epochs"], drawn)
 
 
 def _cost(cost: Mapping[str, Any]) -> str:

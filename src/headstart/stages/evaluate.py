@@ -14,12 +14,14 @@ from headstart.core import artifact, config, registry
 from headstart.core.contracts import Objective, Task
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
-from headstart.corpus import readers
+from headstart.corpus import mixture, readers
 from headstart.corpus.readers import CorpusConfig, Receipt
 from headstart.evaluation import metrics
+from headstart.stages import card
 from headstart.stages.adapt import predict
 from headstart.stages.finetune import FinetuneRecipe
-from headstart.stages.pretrain import PretrainLearner, PretrainRecipe
+from headstart.stages.learner import CorpusRows, PretrainLearner
+from headstart.stages.pretrain import PretrainRecipe
 from headstart.tasks import labelled
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
@@ -40,8 +42,11 @@ def run(model: Path, data: Path) -> dict[str, Any]:
 def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Verify an artifact and load it with the transformers class that its config names."""
     artifact.verify(path)
+    registry.import_network(path)
     architecture = transformers.AutoConfig.from_pretrained(str(path)).architectures[0]
-    model = getattr(transformers, architecture).from_pretrained(str(path), dtype=torch.float32)
+    # A network of our own is no name of transformers', but its auto classes know it.
+    loader = getattr(transformers, architecture, None) or getattr(transformers, card.loaded_by(architecture)[0])
+    model = loader.from_pretrained(str(path), dtype=torch.float32)
     return model.eval(), AutoTokenizer.from_pretrained(str(path))
 
 
@@ -68,6 +73,8 @@ def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
     objective: Objective = registry.build("objectives", recipe.objective)
 
+    registry.import_network(folder)
+
     def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
         loaded = getattr(transformers, auto_class).from_pretrained(str(folder / part), dtype=torch.float32)
         return loaded  # type: ignore[no-any-return]
@@ -76,15 +83,18 @@ def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     model = objective.parts(module)[""]
     for part in objective.parts(module).values():
         choose_attention(part)
-    corpus = CorpusConfig(files=[str(data)], text=recipe.corpus.text, documents=recipe.corpus.documents)
+    # Other text is read as the first corpus was.
+    like = next(iter(mixture.parts_of(recipe.corpus).values()))
+    corpus = CorpusConfig(files=[str(data)], text=like.text, documents=like.documents)
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
     home = folder / "prepared" / name
     if not artifact.is_complete(home):
         with artifact.staged(home, "shards") as staging:
             shards.write(readers.documents(corpus, Receipt()), tokenizer, staging)
     vocabulary = vocabulary_of(tokenizer)
-    rows = cut(shards.Shards(home), vocabulary, objective.row_shape(recipe.training.row_length))
-    learner = PretrainLearner(module, objective, rows, rows, vocabulary, recipe.seed)
+    rows = cut(shards.Shards(home), vocabulary, objective.row_shape(recipe.training.phases[0].length))
+    corpora = [CorpusRows("", 1.0, rows)]
+    learner = PretrainLearner(module, objective, corpora, corpora, vocabulary, recipe.seed)
     with _precision_of(recipe, model):
         measured = learner.validate(limit=len(rows))
     return {"model": str(folder), "data": str(data), "rows": len(rows), **measured}

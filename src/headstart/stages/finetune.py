@@ -219,6 +219,7 @@ def _publish(
 ) -> None:
     metric = task.metrics()[0]
     best = max(cells[chosen], key=lambda cell: cell.validation[metric])
+    source = folder.path / "models" / f"seed-{best.seed}"
     table = comparison.rows(cells, chosen, whole.test.labels, metric)
     trained = [
         PriceTag.from_dict(cell.cost)
@@ -242,9 +243,9 @@ def _publish(
         "verdicts": comparison.sentences(table, metric, chosen),
         "comparisons": {row.method: row.lead.__dict__ for row in table if row.lead is not None},
         "cost": reduce(add, trained).to_dict(),
+        "architecture": json.loads((source / "config.json").read_text(encoding="utf-8"))["architectures"][0],
     }  # fmt: skip
     with artifact.published(folder.path, "model of finetune", **facts) as staging:
-        source = folder.path / "models" / f"seed-{best.seed}"
         for path in source.iterdir():
             if path.name != artifact.MANIFEST:
                 shutil.copy2(path, staging / path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import torch
 
 from headstart.core import config, registry
 from headstart.core.contracts import Batch, Rows, RowShape, Sample, Task, Vocabulary
-from headstart.corpus import readers
+from headstart.corpus import mixture, readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages import recipes
+from headstart.stages.adapt import AdaptedTask
 from headstart.stages.finetune import FinetuneRecipe, methods_of, read_data, settings_of
 from headstart.stages.forecast import flops_per_token
-from headstart.stages.pretrain import PretrainRecipe, build_model, objective_of
+from headstart.stages.networks import build_model, objective_of, tokenizer_of
+from headstart.stages.pretrain import PretrainRecipe
 from headstart.tasks.source import CheckpointFolder
-from headstart.tokens.tokenizer import add_special
+from headstart.tokens.tokenizer import TokenizerConfig, add_special
 from headstart.tokens.tokenizer import load as load_tokenizer
 from headstart.training import precision
 from headstart.training.budget import Budget
@@ -57,30 +60,33 @@ def render(found: dict[str, Any]) -> str:
 
 
 def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
-    corpus_bytes = readers.text_bytes(recipe.corpus)
+    corpus_bytes = sum(readers.text_bytes(part) for part in mixture.parts_of(recipe.corpus).values())
     objective = objective_of(recipe)
-    path = recipe.tokenizer.path
-    extra = objective.special_tokens()
-    vocabulary = add_special(load_tokenizer(path), extra) if path else _stand_in(recipe.tokenizer.vocab, extra)
+    vocabulary = _vocabulary(tokenizer_of(recipe), objective.special_tokens())
     module = LossModule(build_model(recipe, vocabulary, objective), objective)
-    length = recipe.training.row_length
-    batch_rows = max(1, recipe.training.batch_tokens // length)
-    rows = min(recipe.training.micro_batch_size or batch_rows, batch_rows)
-    batch = objective.corrupt(_noise(vocabulary, objective.row_shape(length), rows), vocabulary, 0)
-    read = objective.tokens(batch)
-    per_token = flops_per_token(module, batch, read)
-    speed = _time(module, batch, read, recipe.training)
-    batch_tokens, corpus_tokens = batch_rows * length, corpus_bytes / _BYTES_PER_TOKEN
-    tokens = _tokens(Budget.parse(recipe.training.budget), speed, per_token, batch_tokens, corpus_tokens)
-    tag = forecast_tag(per_token * tokens, per_token * speed, recipe.cost, tokens=round(tokens))
+    budget, corpus_tokens = Budget.parse(recipe.training.budget), corpus_bytes / _BYTES_PER_TOKEN
+    tokens = updates = flops = seconds = 0.0
+    first_rows = recipe.training.rows_of(recipe.training.phases[0].length)
+    for phase in recipe.training.phases:
+        batch_rows = recipe.training.rows_of(phase.length)
+        rows = min(batch_rows, max(1, (recipe.training.micro_batch_size or first_rows) * batch_rows // first_rows))
+        batch = objective.corrupt(_noise(vocabulary, objective.row_shape(phase.length), rows), vocabulary, 0)
+        read = objective.tokens(batch)
+        per_token = flops_per_token(module, batch, read)
+        speed = _time(module, batch, read, recipe.training)
+        batch_tokens = batch_rows * phase.length
+        part = phase.share * _tokens(budget, speed, per_token, batch_tokens, corpus_tokens)
+        tokens, updates = tokens + part, updates + part / batch_tokens
+        flops, seconds = flops + per_token * part, seconds + part / speed
+    tag = forecast_tag(flops, flops / seconds, recipe.cost, tokens=round(tokens))
     size = {
         "parameters": sum(p.numel() for p in module.parameters()),
         "corpus": f"{corpus_bytes / 1e6:,.1f} MB of text, about {corpus_tokens / 1e6:,.1f} M tokens",
         "tokens to train on": round(tokens),
-        "updates": round(tokens / batch_tokens),
-        "FLOPs per token": round(per_token),
+        "updates": round(updates),
+        "FLOPs per token": round(flops / tokens),
     }
-    return {"verb": "pretrain", "size": size, "tokens_per_second": speed, "forecast": tag.to_dict()}
+    return {"verb": "pretrain", "size": size, "tokens_per_second": tokens / seconds, "forecast": tag.to_dict()}
 
 
 def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
@@ -97,10 +103,11 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
     for _, section in methods_of(recipe):
         if section is None:
             continue
-        model = registry.build("adaptations", section).adapt(source)
+        adaptation = registry.build("adaptations", section)
+        model = adaptation.adapt(source)
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        module, read = LossModule(model, task), batch["input_ids"].numel()
+        module, read = LossModule(model, AdaptedTask(task, adaptation)), batch["input_ids"].numel()
         per_token = flops_per_token(module, batch, read)
         speed = _time(module, batch, read, settings)
         tokens = _tokens(
@@ -154,6 +161,21 @@ def _time(module: torch.nn.Module, batch: Batch, tokens: int, settings: Training
         optimiser.zero_grad()
         seconds.append(time.perf_counter() - start)
     return tokens / statistics.median(seconds[2:])
+
+
+def _vocabulary(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary:
+    """What the tokenizer will be: a ready one, with as many tokens more as it may learn, or a stand-in."""
+    if settings.path is None:
+        return _stand_in(settings.vocab, extra)
+    known = add_special(load_tokenizer(settings.path), extra)
+    more = settings.extend or 0
+    return replace(
+        known,
+        size=known.size + more,
+        special=np.pad(known.special, (0, more)),
+        starts_word=np.pad(known.starts_word, (0, more), constant_values=True),
+        ends_word=None if known.ends_word is None else np.pad(known.ends_word, (0, more)),
+    )
 
 
 def _stand_in(size: int, extra: Sequence[str]) -> Vocabulary:

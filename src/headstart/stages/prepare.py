@@ -5,76 +5,180 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from headstart.core import artifact, config
 from headstart.core.contracts import Document, Vocabulary
 from headstart.core.errors import DataError
 from headstart.core.vocabulary import vocabulary_of
-from headstart.corpus import readers
+from headstart.corpus import mixture, readers
+from headstart.corpus.mixture import Corpus
 from headstart.corpus.readers import CorpusConfig, Receipt
-from headstart.tokens import shards, tokenizer
+from headstart.tokens import extension, sampling, shards, tokenizer
 from headstart.tokens.tokenizer import TokenizerConfig
+
+_SPLITS = ("train", "validation")
+_ADDED_UP = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """The two splits of one corpus as tokens, and its share of what is read."""
+
+    name: str
+    share: float
+    train: shards.Shards
+    validation: shards.Shards
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What pre-training reads: a tokenizer and the two splits of the token stream."""
+    """What pre-training reads: a tokenizer and the token stream of each corpus."""
 
     tokenizer: PreTrainedTokenizerFast
     vocabulary: Vocabulary
-    train: shards.Shards
-    validation: shards.Shards
+    corpora: list[PreparedCorpus]
     parents: dict[str, str]
     facts: dict[str, Any]
 
+    @property
+    def unigram_entropy(self) -> float:
+        """Return the loss in nats of a model that knows how often each token is read, and nothing else."""
+        if len(self.corpora) == 1:
+            return float(self.corpora[0].train.counts["unigram_entropy_nats"])
+        read = np.sum([one.share * one.train.unigrams / one.train.tokens for one in self.corpora], axis=0)
+        read = read[read > 0]
+        return float(-(read * np.log(read)).sum())
 
-def prepare(corpus: CorpusConfig, tokens: TokenizerConfig, seed: int, folder: Path, quiet: bool = False) -> Prepared:
-    """Train or load the tokenizer and write the shards, unless they lie there from before."""
-    folder = corpus.prepared or folder
-    sources = readers.sources(corpus)
-    reading = {
-        "sources": sources,
-        "corpus": corpus.model_dump(mode="json", exclude={"prepared", "files", "max_reject_share"}),
-    }
-    made_from = {**reading, "tokenizer": tokens.model_dump(mode="json"), "seed": seed}
-    tokenizer_folder = folder / f"tokenizer-{config.fingerprint(made_from)}"
-    if tokens.path is not None:
-        loaded = tokenizer.load(tokens.path)
+
+def prepare(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path, quiet: bool = False) -> Prepared:
+    """Train or load the tokenizer and write the shards of each corpus, unless they lie there from before."""
+    folder = mixture.prepared_in(corpus) or folder
+    parts = mixture.parts_of(corpus)
+    if tokens.path is None:
+        home = _trained(corpus, tokens, seed, folder)
     else:
-        if not artifact.is_complete(tokenizer_folder):
-            with artifact.staged(tokenizer_folder, "tokenizer", made_from=made_from) as staging:
-                texts = (d.text for d in _split(corpus, Receipt(), seed, validation=False))
-                tokenizer.train(texts, tokens, seed).save_pretrained(str(staging))
-        loaded = tokenizer.load(tokenizer_folder)
-    identity = artifact.identity(tokens.path or tokenizer_folder)
-    opened: dict[str, shards.Shards] = {}
+        home = tokens.path if tokens.extend is None else _extended(corpus, tokens, seed, folder)
+    loaded, identity = tokenizer.load(home), artifact.identity(home)
+    vocabulary = replace(vocabulary_of(loaded), pieces=extension.load_pieces(home))
+    opened: dict[str, list[shards.Shards]] = {}
+    for name, part in parts.items():
+        with naming(name):
+            where = part.prepared or folder
+            opened[name] = [_shards(part, split, loaded, identity, seed, where, quiet) for split in _SPLITS]
+    shares = mixture.shares_of(corpus, [train.tokens for train, _ in opened.values()])
+    corpora = [
+        PreparedCorpus(name, share, train, validation)
+        for (name, (train, validation)), share in zip(opened.items(), shares, strict=True)
+    ]
     parents = {"tokenizer": identity}
-    facts: dict[str, Any] = {"sources": sources}
-    for split in ("train", "validation"):
-        shard_folder = folder / f"{split}-{config.fingerprint({**reading, 'tokenizer': identity, 'seed': seed})}"
-        if not artifact.is_complete(shard_folder):
-            receipt = Receipt()
-            facts_of_reading: dict[str, Any] = {}
-            with artifact.staged(
-                shard_folder, "shards", parents={"tokenizer": identity}, made_from=reading, reading=facts_of_reading
-            ) as staging:
-                documents = _split(corpus, receipt, seed, split == "validation")
-                shards.write(documents, loaded, staging, on_documents=_announcer(split, quiet))
-                facts_of_reading["receipt"] = receipt.summary()
-            if receipt.rejects:
-                first = receipt.summary()["examples"][0]
-                print(f"prepare: {receipt.rejects:,} rows could not be read; the first: {first}", file=sys.stderr)
-        else:
-            artifact.verify(shard_folder, "shards")
-        opened[split] = shards.Shards(shard_folder)
-        parents[split] = artifact.identity(shard_folder)
-        facts[split] = opened[split].counts
-    return Prepared(loaded, vocabulary_of(loaded), opened["train"], opened["validation"], parents, facts)
+    for one in corpora:
+        for split in _SPLITS:
+            parents[f"{split} {one.name}".strip()] = artifact.identity(getattr(one, split).folder)
+    return Prepared(loaded, vocabulary, corpora, parents, _facts(parts, corpora))
+
+
+def _trained(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path) -> Path:
+    """Return the folder of the tokenizer of one corpus or several, trained if it does not lie there."""
+    made_from = {**_reading_of_all(corpus), "tokenizer": tokens.model_dump(mode="json"), "seed": seed}
+    home = folder / f"tokenizer-{config.fingerprint(made_from)}"
+    if not artifact.is_complete(home):
+        with artifact.staged(home, "tokenizer", made_from=made_from) as staging:
+            chunks = _sample(corpus, tokens.sample_mb, seed)
+            tokenizer.train_on(chunks, tokens).save_pretrained(str(staging))
+    return home
+
+
+def _extended(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path) -> Path:
+    """Return the folder of a ready tokenizer that has learnt the corpus's words, written if it does not lie there."""
+    assert tokens.path is not None and tokens.extend is not None
+    ready = tokenizer.load(tokens.path)
+    settings = {"extends": artifact.identity(tokens.path), "by": tokens.extend, "sample_mb": tokens.sample_mb}
+    made_from = {**_reading_of_all(corpus), "tokenizer": settings, "seed": seed}
+    home = folder / f"tokenizer-{config.fingerprint(made_from)}"
+    if not artifact.is_complete(home):
+        with artifact.staged(home, "tokenizer", made_from=made_from) as staging:
+            extension.extend(ready, _sample(corpus, tokens.sample_mb, seed), tokens.extend, staging)
+    return home
+
+
+def _sample(corpus: Corpus, megabytes: float, seed: int) -> list[str]:
+    """Return chunks of the training text, each corpus in its share."""
+    parts = mixture.parts_of(corpus).values()
+    texts = [(d.text for d in _split(part, Receipt(), seed, validation=False)) for part in parts]
+    return sampling.mixed(texts, _shares_by_bytes(corpus), megabytes, seed)
+
+
+def _shares_by_bytes(corpus: Corpus) -> list[float]:
+    """Return the shares before there are tokens to count."""
+    return mixture.shares_of(corpus, [readers.text_bytes(part) for part in mixture.parts_of(corpus).values()])
+
+
+def _reading_of_all(corpus: Corpus) -> dict[str, Any]:
+    parts = mixture.parts_of(corpus)
+    readings = [_reading(part) for part in parts.values()]
+    return readings[0] if "" in parts else {"corpora": readings, "shares": _shares_by_bytes(corpus)}
+
+
+def _shards(
+    corpus: CorpusConfig, split: str, loaded: PreTrainedTokenizerFast, identity: str, seed: int, folder: Path,
+    quiet: bool,
+) -> shards.Shards:  # fmt: skip
+    """Open the shards of one split, written if they do not lie there."""
+    reading = _reading(corpus)
+    home = folder / f"{split}-{config.fingerprint({**reading, 'tokenizer': identity, 'seed': seed})}"
+    if artifact.is_complete(home):
+        artifact.verify(home, "shards")
+        return shards.Shards(home)
+    receipt = Receipt()
+    facts: dict[str, Any] = {}
+    with artifact.staged(home, "shards", parents={"tokenizer": identity}, made_from=reading, reading=facts) as staging:
+        documents = _split(corpus, receipt, seed, split == "validation")
+        shards.write(documents, loaded, staging, on_documents=_announcer(split, quiet))
+        facts["receipt"] = receipt.summary()
+    if receipt.rejects:
+        first = receipt.summary()["examples"][0]
+        print(f"prepare: {receipt.rejects:,} rows could not be read; the first: {first}", file=sys.stderr)
+    return shards.Shards(home)
+
+
+def _reading(corpus: CorpusConfig) -> dict[str, Any]:
+    """Describe what is read of a corpus, by content: how much of it is drawn on is another matter."""
+    aside = {"prepared", "files", "max_reject_share", "name", "weight"}
+    return {"sources": readers.sources(corpus), "corpus": corpus.model_dump(mode="json", exclude=aside)}
+
+
+def _facts(parts: dict[str, CorpusConfig], corpora: list[PreparedCorpus]) -> dict[str, Any]:
+    """Return what the manifest and the card say of the data: of all together, and of each where there are several."""
+    each = {
+        one.name: {
+            "share": one.share,
+            "sources": readers.sources(parts[one.name]),
+            **{split: getattr(one, split).counts for split in _SPLITS},
+        }
+        for one in corpora
+    }
+    if "" in each:
+        return {key: value for key, value in each[""].items() if key != "share"}
+    together = {split: {key: sum(one[split][key] for one in each.values()) for key in _ADDED_UP} for split in _SPLITS}
+    return {"sources": [source for one in each.values() for source in one["sources"]], **together, "corpora": each}
+
+
+@contextmanager
+def naming(corpus: str) -> Iterator[None]:
+    """Say of which corpus an error speaks, where there are several."""
+    try:
+        yield
+    except DataError as error:
+        if not corpus:
+            raise
+        raise DataError(f"corpus {corpus!r}: {error.found}", allowed=error.allowed, do=error.do) from error
 
 
 def _announcer(split: str, quiet: bool) -> Callable[[int], None]:

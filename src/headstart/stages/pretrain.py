@@ -2,47 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import torch
-from pydantic import Field
-from transformers import PreTrainedModel
+from pydantic import Discriminator, Field, Tag, field_validator
 
-from headstart.core import artifact, registry
+from headstart.backbones.checkpoint import Checkpoint
+from headstart.core import artifact
 from headstart.core.config import BackboneSection, ObjectiveSection, Section, fingerprint
-from headstart.core.contracts import Backbone, Batch, Objective, ParameterGroup, Sample, Vocabulary
-from headstart.core.errors import RecipeError
-from headstart.core.randomness import integer
-from headstart.corpus import readers
-from headstart.corpus.readers import CorpusConfig
+from headstart.core.contracts import Feed, Objective, Sample, Vocabulary
+from headstart.corpus import mixture, readers
+from headstart.corpus.mixture import Corpus
 from headstart.evaluation.cost import CostConfig, PriceTag
 from headstart.stages import card
 from headstart.stages.forecast import flops_per_token
+from headstart.stages.learner import CorpusRows, PretrainLearner, RowFeed
 from headstart.stages.metering import RecordedMeter
-from headstart.stages.prepare import prepare
+from headstart.stages.networks import build_model, longest_row, objective_of, require_same_tokens, tokenizer_of
+from headstart.stages.prepare import Prepared, naming, prepare
 from headstart.stages.run_folder import RunFolder
 from headstart.tokens import tokenizer
-from headstart.tokens.rows import PackedRows, cut
+from headstart.tokens.rows import cut
 from headstart.tokens.tokenizer import TokenizerConfig
-from headstart.training.compilation import choose_attention
+from headstart.training.batches import drawn
 from headstart.training.loop import Loop
-from headstart.training.module import LossModule
+from headstart.training.phases import Phase
 from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
 
-VALIDATION_ROWS = 512
-"""Held-out rows measured at each evaluation: 512 rows × 19 predictions keep the standard error near 0.03 nats."""
+
+class RowPhase(Section):
+    """A stretch of training on rows of one length."""
+
+    length: int = Field(ge=8, description="tokens in a row, [CLS] and [SEP] included")
+    share: float = Field(gt=0, le=1, description="share of the budget; those of all phases make 1")
+
+
+RowLength = Annotated[
+    Annotated[int, Field(ge=8), Tag("<length>")] | Annotated[list[RowPhase], Tag("<phases>")],
+    Discriminator(lambda value: "<phases>" if isinstance(value, list) else "<length>"),
+]
+
+
+_COUNTED_ROWS = 8
+"""Rows on which FLOPs are counted: several, since a mixture treats them differently."""
 
 
 class PretrainTraining(TrainingSettings):
     """The loop's settings, and how long rows and how large batches are."""
 
     budget: str = "30 min"
-    row_length: int = Field(128, ge=8, description="tokens in a row, [CLS] and [SEP] included")
-    batch_tokens: int = Field(8192, ge=8, description="tokens in one update")
+    row_length: RowLength = Field(
+        128,
+        description="tokens in a row, [CLS] and [SEP] included; or several lengths one after the other, such as BERT's "
+        "[{length: 128, share: 0.9}, {length: 512, share: 0.1}]; held-out rows have the first",
+    )
+    batch_tokens: int = Field(
+        8192, ge=8, description="tokens in one update, in whole rows: rounded down, and one row at the least"
+    )
+
+    @field_validator("row_length")
+    @classmethod
+    def _shares_make_one(cls, value: int | list[RowPhase]) -> int | list[RowPhase]:
+        total = 1.0 if isinstance(value, int) else sum(phase.share for phase in value)
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"its shares make {total:g}; they must make 1. BERT used 0.9 and 0.1.")
+        return value
+
+    @property
+    def phases(self) -> list[RowPhase]:
+        """Return the lengths of rows in their order, one phase where there is one length."""
+        whole = self.row_length
+        return [RowPhase(length=whole, share=1.0)] if isinstance(whole, int) else whole
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest rows."""
+        return max(phase.length for phase in self.phases)
+
+    def rows_of(self, length: int) -> int:
+        """Return how many rows of a length make one update."""
+        return max(1, self.batch_tokens // length)
 
 
 class PretrainRecipe(Section):
@@ -50,7 +91,7 @@ class PretrainRecipe(Section):
 
     seed: int = 0
     output: Path
-    corpus: CorpusConfig
+    corpus: Corpus
     tokenizer: TokenizerConfig = TokenizerConfig()
     backbone: BackboneSection
     objective: ObjectiveSection
@@ -58,126 +99,44 @@ class PretrainRecipe(Section):
     cost: CostConfig = CostConfig()
 
 
-class PretrainLearner:
-    """Packed rows under an objective, as the loop sees them."""
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        objective: Objective,
-        rows: PackedRows,
-        held_out: PackedRows,
-        vocabulary: Vocabulary,
-        seed: int,
-    ) -> None:
-        """Bring model, objective and rows together."""
-        self.module = LossModule(model, objective)
-        self.lengths: Sequence[int] | None = None
-        self.objective, self.rows, self.held_out = objective, rows, held_out
-        self.vocabulary, self.seed = vocabulary, seed
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Cut and corrupt the rows of some samples."""
-        return self.objective.corrupt(self.rows.rows(samples), self.vocabulary, self.seed)
-
-    def weight(self, batch: Batch) -> float:
-        """Return the number of predictions."""
-        return self.objective.weight(batch)
-
-    def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read."""
-        return self.objective.tokens(batch)
-
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """Return all parameters as one group."""
-        return [ParameterGroup(tuple(name for name, _ in self.module.named_parameters()))]
-
-    def validate(self, limit: int = VALIDATION_ROWS) -> dict[str, float]:
-        """Measure the objective on the first `limit` held-out rows with fixed masks."""
-        device = next(self.module.parameters()).device
-        sums: dict[str, float] = {}
-        weight = 0.0
-        self.module.eval()
-        count = min(limit, len(self.held_out))
-        for start in range(0, count, 64):
-            samples = [Sample(0, index) for index in range(start, min(start + 64, count))]
-            batch = self.objective.corrupt(self.held_out.rows(samples), self.vocabulary, seed=0)
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            with torch.no_grad():
-                measured = self.objective.measure(self.module.model, batch)
-            weight += self.objective.weight(batch)
-            sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
-        return {name: value / max(weight, 1.0) for name, value in sums.items()}
-
-
-def objective_of(recipe: PretrainRecipe) -> Objective:
-    """Build the objective, and check that it trains the family before anything is prepared for it."""
-    objective: Objective = registry.build("objectives", recipe.objective)
-    family = recipe.backbone.family  # type: ignore[attr-defined]
-    if family not in objective.families:
-        raise RecipeError(
-            f"objective {recipe.objective.name!r} does not train the family {family!r}",  # type: ignore[attr-defined]
-            allowed=f"It fits: {', '.join(objective.families)}",
-        )
-    return objective
-
-
-def build_model(recipe: PretrainRecipe, vocabulary: Vocabulary, objective: Objective) -> torch.nn.Module:
-    """Build what is trained: the objective's networks, new by the recipe's backbone and seed."""
-    backbone: Backbone = registry.build("backbones", recipe.backbone)
-
-    def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
-        return backbone.build(vocabulary, recipe.training.row_length, auto_class, scale, **changes)
-
-    torch.manual_seed(integer(recipe.seed, 0, 0, "initial weights"))
-    module = objective.assemble(make)
-    for part in objective.parts(module).values():
-        choose_attention(part)
-    return module
-
-
 def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     """Pre-train by a recipe and return the folder, a plain Hugging Face checkpoint.
 
     A folder with an unfinished run of this recipe is continued, a finished one returned as it is.
     """
-    folder = RunFolder(recipe.output, recipe, {"corpus": fingerprint(readers.sources(recipe.corpus))})
+    folder = RunFolder(recipe.output, recipe, _inputs(recipe))
     if folder.status == "finished":
         return folder.path
     objective = objective_of(recipe)
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
-        prepared = prepare(recipe.corpus, recipe.tokenizer, recipe.seed, folder.path / "prepared", quiet)
+        prepared = prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet)
+        require_same_tokens(recipe, prepared.tokenizer)
         vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
-        shape = objective.row_shape(recipe.training.row_length)
-        rows, held_out = (cut(split, vocabulary, shape) for split in (prepared.train, prepared.validation))
-        learner = PretrainLearner(
-            build_model(recipe, vocabulary, objective), objective, rows, held_out, vocabulary, recipe.seed
-        )
-        first = learner.batch([Sample(0, 0)])
+        vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
+        learner, phases = _phases(recipe, prepared, vocabulary, objective)
         loop = Loop(
             learner,
             recipe.training,
-            batch_size=max(1, recipe.training.batch_tokens // recipe.training.row_length),
+            batch_size=phases[0].batch_size,
             seed=recipe.seed,
             folder=folder.path,
             fingerprint=folder.fingerprint,
-            flops_per_token=flops_per_token(learner.module, first, learner.tokens(first)),
+            flops_per_token=phases[0].flops_per_token,
+            later=phases[1:],
         )
         start = loop.restore()
         with tracking("pretrain", folder.path / "logs", start.resumed_from, quiet) as trackers:
             outcome = loop.run([*trackers, meter])
     progress, parts = outcome.progress, objective.parts(learner.module.model)
+    longest = longest_row(recipe, prepared.tokenizer)
     tag = replace(meter.tag(), tokens=progress.tokens, flops=progress.flops)
     facts: dict[str, Any] = {
         "recipe": folder.recipe,
         "seed": recipe.seed,
-        "parents": prepared.parents,
+        "parents": prepared.parents | _checkpoint(recipe),
         "data": prepared.facts,
-        "progress": {"steps": progress.step, "tokens": progress.tokens, "epochs": progress.samples / len(rows)},
-        "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.train.counts["unigram_entropy_nats"]},
+        "progress": {"steps": progress.step, "tokens": progress.tokens, **_epochs(loop, prepared)},
+        "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.unigram_entropy},
         "parameters": sum(p.numel() for p in parts[""].parameters()),
         "architecture": type(parts[""]).__name__,
         "cost": tag.to_dict(),
@@ -186,10 +145,71 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     with artifact.published(folder.path, "checkpoint of pretrain", size_hint=size, **facts) as staging:
         for name, model in parts.items():
             model.save_pretrained(str(staging / name))
-            longest = getattr(recipe.backbone, "max_length", recipe.training.row_length)
             tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(model), longest)
         (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")
     return folder.path
+
+
+def _inputs(recipe: PretrainRecipe) -> dict[str, str]:
+    """Name what is read by its content."""
+    parts, extended = mixture.parts_of(recipe.corpus), tokenizer_of(recipe).path if recipe.tokenizer.extend else None
+    ready = {"tokenizer": artifact.identity(extended)} if extended and extended.is_dir() else {}
+    read = {name: identity[:16] for name, identity in (_checkpoint(recipe) | ready).items()}
+    return read | {f"corpus {name}".strip(): fingerprint(readers.sources(part)) for name, part in parts.items()}
+
+
+def _checkpoint(recipe: PretrainRecipe) -> dict[str, str]:
+    """Name the checkpoint that a run starts from, where it does, by its content."""
+    section = recipe.backbone
+    path = section.path if isinstance(section, Checkpoint.Config) else None
+    return {"checkpoint": artifact.identity(path)} if path is not None and path.is_dir() else {}
+
+
+def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
+    """Say how often the text was read, and that of each corpus where there are several."""
+    steps: dict[Feed, int] = {}
+    sizes = {phase.feed: phase.batch_size for phase in loop.phases.all}
+    for phase, taken in loop.phases.steps_of(loop.progress):
+        steps[phase.feed] = steps.get(phase.feed, 0) + taken
+    epochs = sum(taken * sizes[feed] / len(feed) for feed, taken in steps.items())
+    if len(prepared.corpora) == 1:
+        return {"epochs": epochs}
+    read = [
+        [n / part.size for n, part in zip(drawn(taken * sizes[feed], feed.parts), feed.parts, strict=True)]
+        for feed, taken in steps.items()
+    ]
+    each = dict(zip([corpus.name for corpus in prepared.corpora], map(sum, zip(*read, strict=True)), strict=True))
+    return {"epochs": epochs, "epochs_of": each}
+
+
+def _phases(
+    recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective
+) -> tuple[PretrainLearner, list[Phase]]:
+    """Lay rows of every length over the shards; returns the learner, who is the first phase's feed, and the phases."""
+
+    def rows(length: int, split: Literal["train", "validation"] = "train") -> list[CorpusRows]:
+        found: list[CorpusRows] = []
+        for one in prepared.corpora:
+            with naming(one.name):
+                packed = cut(getattr(one, split), vocabulary, objective.row_shape(length))
+            found.append(CorpusRows(one.name, one.share, packed))
+        return found
+
+    first = recipe.training.phases[0].length
+    model = build_model(recipe, vocabulary, objective)
+    learner = PretrainLearner(model, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
+    feeds: dict[int, RowFeed] = {first: learner}
+    phases: list[Phase] = []
+    start = 0.0
+    for phase in recipe.training.phases:
+        if phase.length not in feeds:
+            feeds[phase.length] = RowFeed(rows(phase.length), objective, vocabulary, recipe.seed)
+        feed = feeds[phase.length]
+        batch = feed.batch([Sample(0, index) for index in range(min(_COUNTED_ROWS, len(feed)))])
+        per_token = flops_per_token(learner.module, batch, learner.tokens(batch))
+        phases.append(Phase(start, feed, recipe.training.rows_of(phase.length), per_token))
+        start += phase.share
+    return learner, phases
 
 
 def summary(folder: Path) -> str:

@@ -29,7 +29,7 @@ class Classify:
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT, section 4.1; Wang et al. 2018, GLUE"
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
-    families: ClassVar[tuple[str, ...]] = ("encoder",)
+    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet", "bilm")
 
     class Config(Section):
         """Which columns hold the texts and the label, and how the result is judged."""

@@ -14,10 +14,13 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from headstart.core import artifact
+from headstart.core import artifact, registry
 from headstart.core.contracts import Task
 from headstart.core.errors import ArtifactError
 from headstart.core.randomness import integer
+
+_OF_THEIR_OWN = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
+"""Types of network that are neither encoders nor decoders, and their families."""
 
 
 class CheckpointFolder:
@@ -67,9 +70,14 @@ class CheckpointFolder:
         return model  # type: ignore[no-any-return]
 
     def fresh(self) -> PreTrainedModel:
-        """Build the same network with new weights throughout."""
+        """Build the same network with new weights throughout; saved tables that are no weights are the checkpoint's."""
         self._seed()
         model: PreTrainedModel = self._auto().from_config(self._config())
+        tables = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+        if tables:
+            kept = self.pretrained().state_dict()
+            for name in tables:
+                model.get_buffer(name).copy_(kept[name])
         self._new = frozenset(name for name, _ in model.named_parameters())
         return model
 
@@ -104,12 +112,12 @@ class CheckpointFolder:
         torch.manual_seed(integer(self.seed, 0, 0, "initial weights"))
 
 
-def require_checkpoint(path: str | Path) -> Path:
+def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
     """Return the path if it is a local Hugging Face folder, else say what is missing and what to do."""
     folder = Path(path)
     if not folder.is_dir():
         raise ArtifactError(
-            f"model is {str(path)!r}, and there is no such folder",
+            f"{setting} is {str(path)!r}, and there is no such folder",
             allowed="It must be a local Hugging Face folder: an output of `headstart pretrain` or a checkpoint",
             do="Run `headstart pretrain` first, or give the folder's path",
         )
@@ -123,8 +131,9 @@ def require_checkpoint(path: str | Path) -> Path:
         raise ArtifactError(
             f"{folder} has no config.json",
             allowed="A Hugging Face folder has config.json, model.safetensors and tokenizer.json",
-            do="Give such a folder as `model`",
+            do=f"Give such a folder as `{setting}`",
         )
+    registry.import_network(folder)
     return folder
 
 
@@ -132,6 +141,8 @@ def family_of(config: PreTrainedConfig) -> str:
     """Tell a checkpoint's family, as backbones name it, by what transformers can train it for; empty if for no text."""
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder"
+    if config.model_type in _OF_THEIR_OWN:
+        return _OF_THEIR_OWN[config.model_type]
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         return "encoder"
     return "decoder" if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""

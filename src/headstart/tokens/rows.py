@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headstart.core.contracts import Bools, Ints, Rows, RowShape, Sample, Vocabulary
+from headstart.core.contracts import Bools, Ints, Rows, RowShape, RowSource, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
+from headstart.tokens.segments import SegmentRows
 from headstart.tokens.shards import Shards
 
 
-def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> PackedRows:
+def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> RowSource:
     """Lay rows of a shape over shards."""
-    return PackedRows(shards, vocabulary, shape)
+    return SegmentRows(shards, vocabulary, shape) if shape.segments else PackedRows(shards, vocabulary, shape)
 
 
 class PackedRows:
@@ -28,10 +29,10 @@ class PackedRows:
         """Lay rows over shards; raises if they do not fill a single one."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
         self._width = shape.length - shape.opens - shape.closes
-        if vocabulary.cls < 0 or vocabulary.sep < 0:
+        if (shape.opens and vocabulary.cls < 0) or ((shape.closes or shape.separates) and vocabulary.sep < 0):
             raise ArtifactError(
                 "the tokenizer has no [CLS] or no [SEP]",
-                allowed="Packed rows need both",
+                allowed="Rows of this objective need them, or tokens that begin and end a text",
                 do="Train one, or set tokenizer.path to another",
             )
         if self._width < 1:

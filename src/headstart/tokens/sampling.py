@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from headstart.core.randomness import integer
 
@@ -35,6 +35,23 @@ def sample(texts: Iterable[str], megabytes: float, seed: int) -> list[str]:
             cutoff = -kept[0][0]
             size -= heapq.heappop(kept)[3]
     return [_LONG_RUN.sub(r"\1 ", chunk) for _, _, chunk, _ in sorted(kept, key=lambda item: item[1])]
+
+
+def mixed(texts: Sequence[Iterable[str]], shares: Sequence[float], megabytes: float, seed: int) -> list[str]:
+    """Return a sample of several streams in which each has its share; one that is too short for it is repeated.
+
+    All together are at most `megabytes`, and so few that the stream with the most text for its share is not repeated.
+    """
+    if len(texts) == 1:
+        return sample(texts[0], megabytes, seed)
+    found = [sample(stream, share * megabytes, seed) for stream, share in zip(texts, shares, strict=True)]
+    sizes = [sum(len(chunk.encode()) for chunk in chunks) / 1e6 for chunks in found]
+    whole = max(size / share for size, share in zip(sizes, shares, strict=True))
+    out: list[str] = []
+    for chunks, size, share in zip(found, sizes, shares, strict=True):
+        times, rest = divmod(whole * share, size) if size else (0, 0)
+        out += [*chunks * int(times), *sample(chunks, rest, seed)]
+    return out
 
 
 def chunks(texts: Iterable[str]) -> Iterator[str]:

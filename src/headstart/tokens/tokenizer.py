@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -41,18 +41,33 @@ class TokenizerConfig(Section):
     kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the sub-word model")
     vocab: int = Field(16384, ge=300, description="number of tokens, the five special ones included")
     lowercase: bool = Field(True, description="fold case, and in WordPiece strip accents as BERT uncased does")
-    path: Path | None = Field(None, description="folder of a ready tokenizer to use instead of training one")
+    path: Path | None = Field(
+        None, description="folder of a ready tokenizer to use instead of training one; a checkpoint brings its own"
+    )
     sample_mb: float = Field(50, gt=0, description="megabytes of text, sampled uniformly, to train on")
+    extend: int | None = Field(
+        None, ge=1, description="tokens at most that a ready tokenizer learns from the corpus, for words that it splits"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_unset(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `extend` where nothing is extended: tokenizers and runs are named by a hash of these settings."""
+        written: dict[str, Any] = whole(self)
+        return written if self.extend is not None else {key: v for key, v in written.items() if key != "extend"}
 
 
 def train(texts: Iterable[str], config: TokenizerConfig, seed: int) -> PreTrainedTokenizerFast:
-    """Train a tokenizer with [PAD] [UNK] [CLS] [SEP] [MASK] as ids 0 to 4.
+    """Train a tokenizer on a sample of texts."""
+    return train_on(sample(texts, config.sample_mb, seed), config)
+
+
+def train_on(chunks: list[str], config: TokenizerConfig) -> PreTrainedTokenizerFast:
+    """Train a tokenizer with [PAD] [UNK] [CLS] [SEP] [MASK] as ids 0 to 4 on all of some chunks of text.
 
     `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` are its templates. `save_pretrained` writes a folder that
     AutoTokenizer loads by itself.
     """
     normalizer = _normalizer(config)
-    chunks = sample(texts, config.sample_mb, seed)
     if normalizer is not None:
         chunks = [normalizer.normalize_str(chunk) for chunk in chunks]
     if not chunks:
@@ -94,8 +109,7 @@ def load(path: str | Path) -> PreTrainedTokenizerFast:
 
 def add_special(tokenizer: PreTrainedTokenizerFast, tokens: Sequence[str]) -> Vocabulary:
     """Append the special tokens that the tokenizer lacks, after all others so that shards keep their ids."""
-    known = tokenizer.get_vocab()
-    missing = [token for token in tokens if token not in known]
+    missing = [token for token in tokens if token not in tokenizer.extra_special_tokens]
     if missing:
         tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, *missing]})
     return vocabulary_of(tokenizer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from headstart.core.contracts import Batch, Learner, Sample
+from headstart.core.contracts import Batch, Feed, Ints, Part, Sample
 from headstart.core.randomness import permute
 
 WINDOW = 8
@@ -16,7 +18,7 @@ WINDOW = 8
 
 def samples_of_step(step: int, batch_size: int, length: int, seed: int) -> list[Sample]:
     """Return the samples of one global batch; epochs follow each other without a short batch between them."""
-    return _samples(step * batch_size, (step + 1) * batch_size, length, seed)
+    return _samples(np.arange(step * batch_size, (step + 1) * batch_size), length, seed)
 
 
 def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: int) -> list[Sample]:
@@ -27,35 +29,78 @@ def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: 
     """
     width = max(1, min(WINDOW, len(lengths) // batch_size))
     window, place = divmod(step, width)
-    samples = _samples(window * width * batch_size, (window + 1) * width * batch_size, len(lengths), seed)
+    first = window * width * batch_size
+    samples = _samples(np.arange(first, first + width * batch_size), len(lengths), seed)
     samples.sort(key=lambda sample: (lengths[sample.index], sample))
     batch = int(permute([place], width, seed, window, "windows")[0])
     return samples[batch * batch_size : (batch + 1) * batch_size]
 
 
-def _samples(start: int, stop: int, length: int, seed: int) -> list[Sample]:
-    positions = np.arange(start, stop, dtype=np.int64)
+def samples_by_share(step: int, batch_size: int, parts: Sequence[Part], seed: int) -> list[Sample]:
+    """Like `samples_of_step`, from several parts, each in its share of any stretch and in epochs of its own.
+
+    A part's samples bear the numbers after those of the parts before it.
+    """
+    counts = drawn(step * batch_size, parts)
+    turns: list[list[int]] = [[] for _ in parts]
+    order: list[int] = []
+    for place, turn in _merge(counts, parts, batch_size):
+        turns[place].append(turn)
+        order.append(place)
+    first, samples = 0, []
+    for part, taken in zip(parts, turns, strict=True):
+        samples.append(iter(_samples(np.asarray(taken, dtype=np.int64), part.size, seed, first)))
+        first += part.size
+    return [next(samples[place]) for place in order]
+
+
+def drawn(position: int, parts: Sequence[Part]) -> list[int]:
+    """Return how many of the first `position` samples come from each part.
+
+    The n-th sample of a part with the share s is due at (n + 1/2) / s, and samples follow each other in the order of
+    these times, so that no count ever strays from its share of the whole by more than the number of parts.
+    """
+    # At most position + parts / 2 samples are due before any time, so these lie among the first for certain.
+    counts = [max(0, math.floor((position - len(parts)) * part.share - 0.5)) for part in parts]
+    for _ in _merge(counts, parts, position - sum(counts)):
+        pass
+    return counts
+
+
+def _merge(counts: list[int], parts: Sequence[Part], number: int) -> Iterator[tuple[int, int]]:
+    """Yield the next samples as (part, which of the part's), and count them."""
+    due = [((count + 0.5) / part.share, place) for place, (count, part) in enumerate(zip(counts, parts, strict=True))]
+    heapq.heapify(due)
+    for _ in range(number):
+        _, place = due[0]
+        yield place, counts[place]
+        counts[place] += 1
+        heapq.heapreplace(due, ((counts[place] + 0.5) / parts[place].share, place))
+
+
+def _samples(positions: Ints, length: int, seed: int, first: int = 0) -> list[Sample]:
     epochs, offsets = positions // length, positions % length
     samples: list[Sample] = []
     for epoch in np.unique(epochs):
         indices = permute(offsets[epochs == epoch], length, seed, int(epoch))
-        samples.extend(Sample(int(epoch), int(index)) for index in indices)
+        samples.extend(Sample(int(epoch), first + int(index)) for index in indices)
     return samples
 
 
 class _Steps(Dataset[list[Batch]]):
     """Item s is the list of micro-batches of step s."""
 
-    def __init__(self, learner: Learner, batch_size: int, micro_batch_size: int, seed: int) -> None:
-        self.learner, self.batch_size, self.micro, self.seed = learner, batch_size, micro_batch_size, seed
+    def __init__(self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int) -> None:
+        self.feed, self.batch_size, self.micro, self.seed = feed, batch_size, micro_batch_size, seed
 
     def __getitem__(self, step: int) -> list[Batch]:
-        lengths = self.learner.lengths
-        if lengths is None:
-            samples = samples_of_step(step, self.batch_size, len(self.learner), self.seed)
+        if self.feed.lengths is not None:
+            samples = samples_by_length(step, self.batch_size, self.feed.lengths, self.seed)
+        elif self.feed.parts:
+            samples = samples_by_share(step, self.batch_size, self.feed.parts, self.seed)
         else:
-            samples = samples_by_length(step, self.batch_size, lengths, self.seed)
-        return [self.learner.batch(samples[i : i + self.micro]) for i in range(0, len(samples), self.micro)]
+            samples = samples_of_step(step, self.batch_size, len(self.feed), self.seed)
+        return [self.feed.batch(samples[i : i + self.micro]) for i in range(0, len(samples), self.micro)]
 
 
 class _From:
@@ -72,10 +117,10 @@ class _From:
 
 
 def batches_from(
-    step: int, learner: Learner, batch_size: int, micro_batch_size: int, seed: int, workers: int
+    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int
 ) -> Iterator[list[Batch]]:
     """Yield the micro-batches of step, step + 1, … without end."""
-    steps = _Steps(learner, batch_size, micro_batch_size, seed)
+    steps = _Steps(feed, batch_size, micro_batch_size, seed)
     loader: DataLoader[list[Batch]] = DataLoader(
         steps, batch_size=None, sampler=_From(step), num_workers=workers, prefetch_factor=2 if workers else None
     )

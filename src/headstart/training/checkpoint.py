@@ -49,6 +49,8 @@ class Progress:
     best_step: int = 0
     recent: list[float] = field(default_factory=list)
     """Losses of the steps since the last line of the log."""
+    phases: list[int] = field(default_factory=lambda: [0])
+    """The step at which each phase so far began."""
 
 
 def save(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from headstart.training.batches import batches_from
 from headstart.training.budget import Budget, Spent
 from headstart.training.checkpoint import Progress
 from headstart.training.interruption import held_back
+from headstart.training.phases import Phase, Phases
 from headstart.training.progress import Tracker
 from headstart.training.settings import TrainingSettings
 
@@ -51,17 +52,18 @@ class Loop:
         fingerprint: str,
         flops_per_token: float = 0.0,
         keep_best: bool = False,
+        later: Sequence[Phase] = (),
     ) -> None:
         """Set up optimiser and budget; `folder` receives `checkpoints/`, `fingerprint` ties them to the recipe.
 
-        With `keep_best`, the weights with the highest first value of `learner.validate()` are the result.
+        With `keep_best`, the weights with the highest first value of `learner.validate()` are the result. The
+        learner's own samples are read until a `later` phase begins; epochs of the budget are counted in them.
         """
         self.learner, self.settings, self.seed = learner, settings, seed
-        self.batch_size = batch_size
-        self.micro = min(settings.micro_batch_size or batch_size, batch_size)
+        self.phases = Phases([Phase(0.0, learner, batch_size, flops_per_token), *later])
         self.budget = Budget.parse(settings.budget).in_steps(batch_size, len(learner))
         self.checkpoints, self.fingerprint = folder / "checkpoints", fingerprint
-        self.flops_per_token, self.keep_best = flops_per_token, keep_best
+        self.keep_best = keep_best
         self.device = precision.default_device()
         self.precision = precision.resolve(settings.precision, self.device)
         learner.module.to(self.device)
@@ -86,16 +88,12 @@ class Loop:
         saved_at = time.monotonic()
         last_log = (time.monotonic(), self.progress.tokens)
         evaluated = self._evaluation_number()
-        steps = batches_from(
-            self.progress.step,
-            self.learner,
-            self.batch_size,
-            self.micro,
-            self.seed,
-            self.settings.dataloader_num_workers,
-        )
+        steps: Iterator[list[Batch]] | None = None
         try:
             while self.share() < 1:
+                if self.phases.enter(self.progress, self.share()) or steps is None:
+                    # A new reader: what the old one has read ahead is of the phase before.
+                    steps = self._batches()
                 micro_batches = next(steps)
                 with held_back():
                     loss, norm, rate = self._step(micro_batches)
@@ -127,6 +125,12 @@ class Loop:
             outcome.validation = self._validate()
         return outcome
 
+    @property
+    def micro(self) -> int:
+        """Return the samples of one forward pass, whose tokens are as many in every phase as in the first."""
+        size, first = self.phases.current(self.progress).batch_size, self.phases.all[0].batch_size
+        return min(size, max(1, (self.settings.micro_batch_size or first) * size // first))
+
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which this run's forward passes take place."""
         return precision.autocast(self.precision, self.device)
@@ -144,6 +148,11 @@ class Loop:
             self.checkpoints, self.learner.module, self.optimiser, self.progress, self.best, self.fingerprint, limit
         )
 
+    def _batches(self) -> Iterator[list[Batch]]:
+        phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
+        workers = self.settings.dataloader_num_workers
+        return batches_from(step, phase.feed, phase.batch_size, self.micro, self.seed, workers)
+
     def _step(self, micro_batches: Sequence[Batch]) -> tuple[float, float, float]:
         """Accumulate the global batch, divided once by its whole weight, and update unless a number is bad."""
         module = self.learner.module
@@ -153,7 +162,7 @@ class Loop:
             self.share(), self.settings.lr_scheduler_type, self.settings.warmup_ratio
         )
         optimiser.set_rate(self.optimiser, rate)
-        total = 0.0
+        total, tokens = 0.0, 0
         for number, batch in enumerate(micro_batches):
             # Dropout draws from torch's global generator: seeding it by step makes the noise a pure function too.
             torch.manual_seed(integer(self.seed, self.progress.step, number, "dropout"))
@@ -162,7 +171,7 @@ class Loop:
                 loss = module(on_device) / max(weight, 1.0)
             loss.backward()
             total += loss.item()
-            self.progress.tokens += self.learner.tokens(batch)
+            tokens += self.learner.tokens(batch)
         norm = float(torch.nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm))
         if math.isfinite(total) and math.isfinite(norm):
             self.optimiser.step()
@@ -171,8 +180,10 @@ class Loop:
             self._refuse_bad_step(total, norm)
         self.optimiser.zero_grad()
         self.progress.step += 1
-        self.progress.samples += self.batch_size
-        self.progress.flops = self.flops_per_token * self.progress.tokens
+        phase = self.phases.current(self.progress)
+        self.progress.samples += phase.batch_size
+        self.progress.tokens += tokens
+        self.progress.flops += phase.flops_per_token * tokens
         self._tick()
         return total, norm, rate
 

@@ -166,6 +166,51 @@ def test_a_fault_of_two_settings_together_is_told():
     assert "objective" in message and "mask + random is 1.3" in message
 
 
+def mixed(*objectives) -> dict:
+    return good() | {"objective": {"name": "mixture", "objectives": list(objectives)}}
+
+
+def test_a_list_of_sections_is_filled_and_reads_back():
+    recipe = config.fill(PretrainRecipe, mixed("masked_lm", {"name": "masked_lm", "rate": 0.4, "weight": 3}))
+    filled = config.to_dict(recipe)
+    first, second = filled["objective"]["objectives"]
+    assert (first["rate"], first["weight"]) == (0.15, 1.0) and (second["rate"], second["weight"]) == (0.4, 3.0)
+    assert config.to_dict(config.fill(PretrainRecipe, filled)) == filled
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"name": "masked_lm", "rat": 0.1}, "objective.objectives.1.rat is not a known key; did you mean 'rate'?"),
+        (
+            {"name": "masked_lm", "wieght": 2},
+            "objective.objectives.1.wieght is not a known key; did you mean 'weight'?",
+        ),
+        ({"name": "masked_lm", "weight": 0}, "objective.objectives.1.weight is 0; it must lie in (0, ∞)."),
+        (
+            {"name": "masked_ml"},
+            "objective.objectives.1.name: objectives has no 'masked_ml'; did you mean 'masked_lm'?",
+        ),
+        ({"rate": 0.1}, "objective.objectives.1 needs a name"),
+        ("mixture", "objective.objectives.1 is 'mixture', which cannot stand here."),
+    ],
+)
+def test_faults_in_a_list_of_sections_are_told_with_their_place(section, told):
+    assert told in refused(mixed("masked_lm", section))
+    assert "training.budgett" in refused(mixed("masked_lm", section) | {"training": {"budgett": 1}}), "with all others"
+
+
+def test_a_list_of_sections_is_in_the_schema():
+    sections = config.schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
+    mixture = next(s for s in sections if s.get("properties", {}).get("name") == {"const": "mixture"})
+    items = mixture["properties"]["objectives"]["items"]["oneOf"]
+    assert "mixture" not in items[0]["enum"] and "masked_lm" in items[0]["enum"]
+    masked = next(s for s in items if s.get("properties", {}).get("name") == {"const": "masked_lm"})
+    assert {"rate", "weight"} <= masked["properties"].keys() and masked["additionalProperties"] is False
+    alone = next(s for s in sections if s.get("properties", {}).get("name") == {"const": "masked_lm"})
+    assert "weight" not in alone["properties"]
+
+
 def test_a_budget_that_cannot_be_read_says_how_one_reads():
     assert "30 min" in refused(config.apply_overrides(good(), ["training.budget=soon"]))
 

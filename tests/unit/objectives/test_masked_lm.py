@@ -17,7 +17,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 from headstart.backbones.encoder import Encoder
 from headstart.core.contracts import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
-from headstart.objectives.masked_lm import MaskedLM
+from headstart.objectives.masked_lm import MaskedLM, masked_logits
 
 SIZE, MASK = 500, 4
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -232,6 +232,105 @@ def test_the_narrow_head_gives_the_loss_of_full_logits(kind):
     right = ((full.argmax(-1) == labels) & (labels != -100)).sum().item()
     assert narrow == pytest.approx(expected, rel=1e-5)
     assert measured == pytest.approx({"loss": expected, "accuracy": right}, rel=1e-5)
+
+
+def seen_columns(direction: str, column: int, length: int) -> set[int]:
+    """By the words of the setting: the columns that one sees."""
+    left, right = set(range(column + 1)), set(range(column, length))
+    return {
+        "both": left | right, "left": left, "right": right, "prefix": left | set(range(length // 2))
+    }[direction]  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ["both", "left", "right", "prefix"])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_prediction_changes_with_the_tokens_that_it_sees_and_no_others(kind, attention):
+    torch.manual_seed(0)
+    vocabulary, length = made_up_vocabulary(), 12
+    model = Encoder(Encoder.Config(kind=kind, size="tiny")).build(vocabulary, 16, "AutoModelForMaskedLM").eval()
+    rows = made_up_rows(1, length)
+    batch = MaskedLM(attention=attention).corrupt(rows, vocabulary, 0)
+    batch = {**batch, "positions": torch.arange(length)[None]}
+    inputs = torch.cat([batch["input_ids"]] * (length + 1))
+    inputs[torch.arange(length), torch.arange(length)] = 77  # row i has another token in column i, the last has none
+    many = {name: torch.cat([tensor] * (length + 1)) for name, tensor in batch.items()} | {"input_ids": inputs}
+    for implementation in ("eager", "sdpa") if kind != "deberta-v2" else ("eager",):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            logits = masked_logits(model, many)
+        moved = (logits[:-1] - logits[-1:]).abs().amax(-1) > 1e-5
+        for column in range(length):
+            seen = seen_columns(attention, column, length) - {
+                place for place in range(length) if batch["input_ids"][0, place] == 77
+            }
+            assert set(torch.nonzero(moved[:, column]).flatten().tolist()) == seen, (implementation, column)
+    assert not [module for module in model.modules() if module._forward_pre_hooks or module._forward_hooks]
+
+
+def test_far_tokens_stay_out_of_sight_in_local_layers():
+    """Layers of ModernBERT that see a window keep it under a direction."""
+    torch.manual_seed(0)
+    vocabulary = made_up_vocabulary()
+    config = Encoder.Config(size="tiny", max_length=1024)
+    model = Encoder(config).build(vocabulary, 64, "AutoModelForMaskedLM", sliding_window=4).eval()
+    model.config.layer_types = ["sliding_attention"] * 2
+    for layer in model.base_model.layers:
+        layer.attention_type = "sliding_attention"
+    batch = MaskedLM(attention="left").corrupt(made_up_rows(1, 40), vocabulary, 0)
+    batch = {**batch, "positions": torch.arange(40)[None]}
+    other = batch["input_ids"].clone()
+    other[0, 10] = 77
+    with torch.no_grad():
+        moved = (masked_logits(model, batch) - masked_logits(model, {**batch, "input_ids": other})).abs().amax(-1)
+    # Two layers of four steps each.
+    assert torch.nonzero(moved[0] > 1e-6).flatten().tolist() == list(range(10, 19))
+
+
+def test_no_direction_costs_nothing_in_the_batch():
+    rows, vocabulary = made_up_rows(4, 64), made_up_vocabulary()
+    both, left = (MaskedLM(attention=attention).corrupt(rows, vocabulary, 0) for attention in ("both", "left"))
+    assert left.keys() - both.keys() == {"attention"}
+    assert left["attention"].tolist() == [1] * 4
+    assert all(torch.equal(both[name], left[name]) for name in both), "the same tokens are hidden"
+
+
+def test_autocast_takes_the_mask_as_it_takes_the_rest():
+    torch.manual_seed(0)
+    vocabulary = made_up_vocabulary()
+    objective = MaskedLM(attention="prefix")
+    batch = objective.corrupt(made_up_rows(2, 32), vocabulary, 0)
+    for kind in ENCODERS:
+        model = Encoder(Encoder.Config(kind=kind, size="tiny", dropout=0.0)).build(
+            vocabulary, 32, "AutoModelForMaskedLM"
+        )
+        for implementation in ("eager", "sdpa") if kind != "deberta-v2" else ("eager",):
+            model.set_attn_implementation(implementation)
+            exact = objective.loss(model, batch)
+            with torch.autocast("cpu", torch.bfloat16):
+                rounded = objective.loss(model, batch)
+            rounded.backward()
+            assert rounded.item() == pytest.approx(exact.item(), rel=0.02)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_collator_gives_the_loss_of_a_direction(side, examples, tiny_tokenizer):
+    """In a padded batch each row has the loss that it has alone."""
+    torch.manual_seed(0)
+    vocabulary = vocabulary_of(tiny_tokenizer)
+    model = Encoder(Encoder.Config(kind="modernbert", size="tiny")).build(vocabulary, 64, "AutoModelForMaskedLM").eval()
+    objective = MaskedLM(attention="right", rate=0.3)
+    before = tiny_tokenizer.padding_side
+    tiny_tokenizer.padding_side = side
+    try:
+        collator = objective.collator(tiny_tokenizer)
+        together, apart = collator(examples[:6]), [collator([example]) for example in examples[:6]]
+    finally:
+        tiny_tokenizer.padding_side = before
+    assert len({row["input_ids"].shape[1] for row in apart}) > 1
+    with torch.no_grad():
+        losses = [model(**row).loss.item() * (row["labels"] != -100).sum().item() for row in apart]
+        whole = model(**together).loss.item() * (together["labels"] != -100).sum().item()
+    assert whole == pytest.approx(sum(losses), rel=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.vocabulary import vocabulary_of
-from headstart.tokens.sampling import CHUNK_CHARACTERS, chunks, sample
+from headstart.tokens.sampling import CHUNK_CHARACTERS, chunks, mixed, sample
 from headstart.tokens.tokenizer import SPECIAL_TOKENS, TokenizerConfig, load, train
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -147,3 +147,18 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match="cannot be loaded"):
         load(tmp_path)
+
+
+def test_a_sample_of_several_streams_keeps_the_shares() -> None:
+    """The short stream is repeated, the one with the most text for its share is not."""
+    many, few = [f"m{n} " * 20 for n in range(2000)], [f"f{n} " * 20 for n in range(50)]
+
+    def size(found: list[str], letter: str) -> int:
+        return sum(len(chunk.encode()) for chunk in found if chunk.startswith(letter))
+
+    for megabytes in (0.02, 50):
+        found = mixed([many, few], [0.6, 0.4], megabytes, seed=0)
+        assert size(found, "f") / (size(found, "f") + size(found, "m")) == pytest.approx(0.4, abs=0.02)
+        assert sum(len(chunk.encode()) for chunk in found) <= megabytes * 1e6
+        assert len([c for c in found if c[0] == "m"]) == len({c for c in found if c[0] == "m"})
+    assert mixed([many], [1.0], 0.02, seed=3) == sample(many, 0.02, seed=3)

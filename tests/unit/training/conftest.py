@@ -50,10 +50,12 @@ class ToyLearner:
     """Rows of tokens from the sample's own generator; `poisoned` epochs give a loss that is no number."""
 
     def __init__(
-        self, size: int = 20, dropout: float = 0.3, lengths: Sequence[int] | None = None, poisoned: Sequence[int] = ()
-    ) -> None:
+        self, size: int = 20, dropout: float = 0.3, lengths: Sequence[int] | None = None, poisoned: Sequence[int] = (),
+        length: int = LENGTH,
+    ) -> None:  # fmt: skip
         self.module = Net(dropout)
         self.size, self.lengths, self.poisoned = size, lengths, poisoned
+        self.parts, self.length = (), length
         self.scores: list[float] | None = None
         self.on_tokens = None
 
@@ -65,8 +67,8 @@ class ToyLearner:
         for sample in samples:
             chance = generator(3, sample.epoch, sample.index, "toy")
             start, stride = chance.integers(0, VOCABULARY), 1 + sample.index % 3
-            rows.append([(int(start) + stride * place) % VOCABULARY for place in range(LENGTH)])
-            weights.append((chance.random(LENGTH - 1) < 0.7).astype("float32").tolist())
+            rows.append([(int(start) + stride * place) % VOCABULARY for place in range(self.length)])
+            weights.append((chance.random(self.length - 1) < 0.7).astype("float32").tolist())
         poison = [float("nan") if sample.epoch in self.poisoned else 0.0 for sample in samples]
         return {"ids": torch.tensor(rows), "weights": torch.tensor(weights), "poison": torch.tensor(poison)}
 
@@ -95,10 +97,12 @@ def settings(**given) -> TrainingSettings:
     return TrainingSettings(**{**base, "save_minutes": 1e9, "micro_batch_size": 3, **given})
 
 
-def loop_of(folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", **given) -> Loop:
+def loop_of(
+    folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", later=(), **given
+) -> Loop:
     return Loop(
         learner, settings(**given), batch_size=8, seed=5, folder=folder, fingerprint=fingerprint,
-        flops_per_token=2.0, keep_best=keep_best,
+        flops_per_token=2.0, keep_best=keep_best, later=later,
     )  # fmt: skip
 
 

@@ -10,8 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Sample
-from headstart.training.batches import WINDOW, batches_from, samples_by_length, samples_of_step
+from headstart.core.contracts import Part, Sample
+from headstart.training.batches import (
+    WINDOW,
+    batches_from,
+    drawn,
+    samples_by_length,
+    samples_by_share,
+    samples_of_step,
+)
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 100), st.integers(0, 2**32)).filter(lambda t: t[0] <= t[1])
 
@@ -76,6 +83,50 @@ def test_a_step_is_a_pure_function(given_sizes, step):
 
 def test_seeds_give_other_orders():
     assert samples_of_step(0, 8, 100, 0) != samples_of_step(0, 8, 100, 1)
+
+
+mixtures = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 1000)), min_size=1, max_size=8).map(
+    lambda found: [Part(size, weight / sum(w for _, w in found)) for size, weight in found]
+)
+
+
+@given(mixtures, st.integers(0, 10**12), st.integers(0, 5000))
+def test_every_part_has_its_share_of_any_stretch(parts, start, length):
+    before, after = drawn(start, parts), drawn(start + length, parts)
+    assert sum(before) == start and sum(after) == start + length
+    for part, first, last in zip(parts, before, after, strict=True):
+        assert abs(first - part.share * start) <= len(parts)
+        assert last - first >= 0 and abs(last - first - part.share * length) <= 2 * len(parts)
+
+
+@given(mixtures, st.integers(1, 40), st.integers(0, 2**32))
+@settings(max_examples=30)
+def test_each_part_is_walked_through_epoch_after_epoch(parts, batch_size, seed):
+    """A small part with a large share repeats, in another order and with another epoch, so with other noise."""
+    steps = 12
+    seen = [sample for step in range(steps) for sample in samples_by_share(step, batch_size, parts, seed)]
+    counts = drawn(steps * batch_size, parts)
+    first = 0
+    for part, count in zip(parts, counts, strict=True):
+        own = [s for s in seen if first <= s.index < first + part.size]
+        assert len(own) == count
+        for epoch in range(count // part.size):
+            turn = own[epoch * part.size : (epoch + 1) * part.size]
+            assert sorted(turn) == [Sample(epoch, first + index) for index in range(part.size)]
+        first += part.size
+
+
+@given(mixtures, st.integers(1, 20), st.integers(0, 10**9))
+@settings(max_examples=30)
+def test_a_step_of_a_mixture_is_a_pure_function(parts, batch_size, step):
+    """Whatever the batch size, the same samples come in the same order."""
+    whole = samples_by_share(step, 2 * batch_size, parts, 7)
+    halves = [samples_by_share(2 * step + half, batch_size, parts, 7) for half in (0, 1)]
+    assert whole == halves[0] + halves[1]
+
+
+def test_one_part_alone_is_read_as_if_there_were_no_parts():
+    assert samples_by_share(5, 8, [Part(30, 1.0)], 3) == samples_of_step(5, 8, 30, 3)
 
 
 @pytest.mark.parametrize("lengths", [None, [3, 9, 4, 4, 8, 1, 2, 6, 5, 7, 3, 2, 9, 9, 1, 1, 5, 5, 5, 5]])

@@ -10,7 +10,6 @@ import torch
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
 from headstart.training import checkpoint
-from headstart.training.batches import batches_from
 from headstart.training.checkpoint import Progress
 
 
@@ -23,7 +22,7 @@ def stepped(toy, tmp_path, steps: int = 3, **given):
 
 
 def advance(loop, steps: int) -> None:
-    stream = batches_from(loop.progress.step, loop.learner, loop.batch_size, loop.micro, loop.seed, 0)
+    stream = loop._batches()
     for _ in range(steps):
         loop._step(next(stream))
 

@@ -1,0 +1,65 @@
+"""What the scripts beside this file share: run `headstart`, read what it left, and write tables into a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+
+def headstart(arguments: Sequence[str], threads: int) -> int:
+    """Run one command with a share of the cores, and show it."""
+    print("headstart", " ".join(arguments), flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    return subprocess.run([sys.executable, "-m", "headstart", *arguments], env=environment, check=False).returncode
+
+
+def run_all(commands: Sequence[Sequence[str]], jobs: int) -> None:
+    """Run commands side by side, one thread each; finished ones say so at once. Ends the program if one fails."""
+    with ThreadPoolExecutor(jobs) as pool:
+        if any(pool.map(lambda arguments: headstart(arguments, 1), commands)):
+            sys.exit(1)
+
+
+def is_finished(folder: Path) -> bool:
+    """Say whether a run is complete."""
+    return (folder / "headstart.json").is_file()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a finished run."""
+    facts: dict[str, Any] = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def score(values: Sequence[float]) -> str:
+    """Return mean and the half-width of the 95 % interval over seeds, in points."""
+    from headstart.evaluation.significance import interval
+
+    summary = interval(list(values))
+    if not summary.sd or summary.high is None:
+        return f"{100 * summary.mean:.1f}"
+    return f"{100 * summary.mean:.1f} ± {100 * (summary.high - summary.mean):.1f}"
+
+
+def cost_of(folders: Sequence[Path]) -> str:
+    """Return the price tag of some finished runs together, in one sentence."""
+    from headstart.evaluation.cost import PriceTag
+
+    tags = [PriceTag.from_dict(read(folder)["cost"]) for folder in folders]
+    return sum(tags[1:], tags[0]).sentence()
+
+
+def write(page: Path, tables: dict[str, str]) -> None:
+    """Put each table between the markers of its name."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        before, rest = text.split(f"<!-- {name} -->")
+        _, after = rest.split(f"<!-- /{name} -->")
+        text = f"{before}<!-- {name} -->\n{table}\n<!-- /{name} -->{after}"
+    page.write_text(text, encoding="utf-8")

@@ -1,0 +1,96 @@
+"""Left-to-right decoders: three layouts of transformers, by named size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+from transformers import GPT2Config, LlamaConfig, ModernBertDecoderConfig, PreTrainedConfig, PreTrainedModel
+
+from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
+from headstart.core.config import Section
+from headstart.core.contracts import Vocabulary
+
+
+class Decoder:
+    """Left-to-right decoder (gpt2, llama, modernbert-decoder) for next-token prediction and generation."""
+
+    paper: ClassVar[str] = "Radford et al. 2019, GPT-2; Touvron et al. 2023, LLaMA; Weller et al. 2025, Ettin"
+
+    class Config(Section):
+        """Which layout, how large."""
+
+        family: Literal["decoder"] = "decoder"
+        kind: Literal["gpt2", "llama", "modernbert-decoder"] = Field(
+            "modernbert-decoder", description="layout of the network; modernbert-decoder is modernbert, left to right"
+        )
+        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        dropout: float = Field(
+            0.1, ge=0, lt=1, description="GPT used 0.1; 0 suits a single pass over the text; llama has it in attention"
+        )
+        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+
+        _known_size = field_validator("size")(require_size)
+
+    def __init__(self, config: Config) -> None:
+        """Remember the section of the recipe."""
+        self.config = config
+
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
+        require_room(row_length, self.config.max_length)
+        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config)
+        config.vocab_size = vocabulary.size
+        return from_config(config, vocabulary, auto_class, changes)
+
+
+def _gpt2(size: Size, config: Decoder.Config) -> PreTrainedConfig:
+    return GPT2Config(
+        n_layer=size.layers,
+        n_embd=size.hidden,
+        n_head=size.heads,
+        n_inner=4 * size.hidden,
+        n_positions=config.max_length,
+        resid_pdrop=config.dropout,
+        embd_pdrop=config.dropout,
+        attn_pdrop=config.dropout,
+    )
+
+
+def _llama(size: Size, config: Decoder.Config) -> PreTrainedConfig:
+    return LlamaConfig(
+        num_hidden_layers=size.layers,
+        hidden_size=size.hidden,
+        num_attention_heads=size.heads,
+        intermediate_size=size.gated_width,
+        max_position_embeddings=config.max_length,
+        attention_dropout=config.dropout,
+        # At the sizes here an output matrix of its own would weigh more than all layers together.
+        tie_word_embeddings=True,
+    )
+
+
+def _modernbert(size: Size, config: Decoder.Config) -> PreTrainedConfig:
+    return ModernBertDecoderConfig(
+        num_hidden_layers=size.layers,
+        hidden_size=size.hidden,
+        num_attention_heads=size.heads,
+        intermediate_size=size.gated_width,
+        max_position_embeddings=config.max_length,
+        embedding_dropout=config.dropout,
+        mlp_dropout=config.dropout,
+        attention_dropout=0.0,
+        classifier_dropout=config.dropout,
+        # Rows are short, where local attention saves nothing: every layer sees all that stands before.
+        layer_types=["full_attention"] * size.layers if config.max_length <= 512 else None,
+    )
+
+
+_CONFIGS: dict[str, Callable[[Size, Decoder.Config], PreTrainedConfig]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "modernbert-decoder": _modernbert,
+}

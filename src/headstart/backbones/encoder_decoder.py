@@ -1,0 +1,134 @@
+"""Encoder-decoders: two layouts of transformers, by named size, with one set of layers for both sides if wished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator
+from transformers import BartConfig, PreTrainedConfig, PreTrainedModel, T5Config
+
+from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
+from headstart.core.config import Section
+from headstart.core.contracts import Vocabulary
+
+
+class EncoderDecoder:
+    """Encoder-decoder (t5, bart) that reads a text from both sides and writes another from left to right."""
+
+    paper: ClassVar[str] = "Raffel et al. 2020, T5; Lewis et al. 2020, BART"
+
+    class Config(Section):
+        """Which layout, how large, one set of layers or two."""
+
+        family: Literal["encoder-decoder"] = "encoder-decoder"
+        kind: Literal["t5", "bart"] = Field(
+            "t5", description="layout of the network; t5 has relative positions, bart learned ones"
+        )
+        size: str = Field("mini", description=f"one of {', '.join(SIZES)}; its layers stand on each side")
+        dropout: float = Field(0.1, ge=0, lt=1, description="T5 and BART used 0.1; 0 suits a single pass over the text")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+        tie: bool = Field(
+            False, description="encoder and decoder layers share their weights (T5's table 2: hardly any worse)"
+        )
+
+        _known_size = field_validator("size")(require_size)
+
+    def __init__(self, config: Config) -> None:
+        """Remember the section of the recipe."""
+        self.config = config
+
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
+        require_room(row_length, self.config.max_length)
+        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config, vocabulary)
+        model = from_config(config, vocabulary, auto_class, changes)
+        if self.config.tie:
+            tie_layers(model)
+        return model
+
+
+def tie_layers(model: PreTrainedModel) -> None:
+    """Let each decoder layer use the weights of the encoder layer of its number; cross-attention stays its own.
+
+    Training sees one parameter under two names. What is saved holds both copies, since transformers 5 knows no
+    such tie and would load the second one at random: the artifact is a plain model with the same logits, and call
+    this again to go on training it tied. T5's relative positions stay apart, because their buckets mean distances to
+    both sides in the encoder and to the left alone in the decoder.
+    """
+    encoder, decoder = _layers(model.get_encoder()), _layers(model.get_decoder())
+    targets: list[str] = []
+    names = {id(module): name for name, module in model.named_modules()}
+    # A head that reads the encoder alone comes without a decoder.
+    for ours, theirs in zip(encoder, decoder, strict=True) if decoder else ():
+        for source, target in zip(_common_modules(ours), _common_modules(theirs), strict=True):
+            for name, parameter in source.named_parameters():
+                if "relative_attention_bias" not in name:
+                    parent, _, leaf = name.rpartition(".")
+                    setattr(target.get_submodule(parent), leaf, parameter)
+                    targets.append(f"{names[id(target)]}.{name}")
+    model.register_state_dict_post_hook(partial(_separate, targets))
+
+
+def _separate(targets: Sequence[str], _: torch.nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+    """Copy the tied weights in a state dict, so that each name has a tensor of its own."""
+    for name in targets:
+        state[prefix + name] = state[prefix + name].clone()
+
+
+def _layers(stack: torch.nn.Module) -> Sequence[torch.nn.Module]:
+    layers: Sequence[torch.nn.Module] = getattr(stack, "block" if hasattr(stack, "block") else "layers", ())
+    return layers
+
+
+def _common_modules(layer: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return what encoder and decoder layers have in common: self-attention, feed-forward and their norms."""
+    if isinstance(steps := getattr(layer, "layer", None), torch.nn.ModuleList):
+        return [steps[0], steps[-1]]
+    names = ("self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")
+    return [layer.get_submodule(name) for name in names]
+
+
+def _t5(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    network = T5Config(
+        vocab_size=vocabulary.size,
+        num_layers=size.layers,
+        d_model=size.hidden,
+        num_heads=size.heads,
+        d_kv=size.hidden // size.heads,
+        d_ff=4 * size.hidden,
+        dropout_rate=config.dropout,
+        classifier_dropout=config.dropout,
+    )
+    # T5 has no token for the beginning: padding starts the decoder.
+    network.decoder_start_token_id = vocabulary.pad
+    return network
+
+
+def _bart(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
+    return BartConfig(
+        vocab_size=vocabulary.size,
+        d_model=size.hidden,
+        encoder_layers=size.layers,
+        decoder_layers=size.layers,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        encoder_ffn_dim=4 * size.hidden,
+        decoder_ffn_dim=4 * size.hidden,
+        dropout=config.dropout,
+        attention_dropout=config.dropout,
+        activation_dropout=config.dropout,
+        classifier_dropout=config.dropout,
+        max_position_embeddings=config.max_length,
+        # BART's decoder starts with the end-of-text token, as its released checkpoints do.
+        decoder_start_token_id=vocabulary.sep,
+        # An end that the model did not predict is not forced on what it generates.
+        forced_eos_token_id=None,
+    )
+
+
+_CONFIGS: dict[str, Callable[[Size, EncoderDecoder.Config, Vocabulary], PreTrainedConfig]] = {"t5": _t5, "bart": _bart}

@@ -1,0 +1,175 @@
+"""Rows that are damaged and written as they were: what the encoder reads, what the decoder writes."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from headstart.backbones.encoder_decoder import EncoderDecoder
+from headstart.core.contracts import Document, Rows, Sample, Vocabulary
+from headstart.core.errors import RecipeError
+from headstart.core.vocabulary import vocabulary_of
+from headstart.objectives.denoising import Denoising
+from headstart.tokens import shards
+from headstart.tokens.rows import cut
+
+PAD, UNK, CLS, SEP, MASK, SIZE = 0, 1, 2, 3, 4, 400
+SPECIAL = np.arange(SIZE) < 5
+VOCABULARY = Vocabulary(SIZE, pad=PAD, cls=CLS, sep=SEP, mask=MASK, special=SPECIAL, starts_word=~SPECIAL)
+NOISES = ("token_mask", "token_delete", "infill", "sentence_shuffle", "rotate")
+
+
+def made_up_rows(count: int = 6, length: int = 64, seed: int = 0, epoch: int = 0) -> Rows:
+    """Each token once in a row, so that it is known by its id; two documents, sentences of about ten tokens."""
+    chance = np.random.default_rng(seed)
+    ids = np.stack([5 + chance.permutation(SIZE - 5)[:length] for _ in range(count)])
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    ids[:, 40] = SEP
+    starts = [np.sort(chance.permutation(np.arange(2, length - 1))[: length // 10]) for _ in range(count)]
+    return Rows(ids, [Sample(epoch, index) for index in range(count)], starts)
+
+
+def read(batch, row: int) -> np.ndarray:
+    return batch["input_ids"][row][batch["attention_mask"][row] > 0].numpy()
+
+
+@given(
+    noise=st.lists(st.sampled_from(NOISES), min_size=1, max_size=4),
+    rate=st.floats(0.05, 0.9),
+    length=st.integers(44, 80),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_is_read_is_left_of_the_row_and_what_is_written_is_the_row(noise, rate, length, seed):
+    rows = made_up_rows(3, length, seed)
+    batch = Denoising(noise=noise, rate=rate).corrupt(rows, VOCABULARY, seed)
+    assert batch["input_ids"].shape == batch["attention_mask"].shape == rows.ids.shape
+    assert (batch["labels"].numpy() == rows.ids[:, 1:]).all() and (batch["weights"] == 1).all()
+    for row, ids in enumerate(rows.ids):
+        shown = read(batch, row)
+        assert (batch["input_ids"][row, len(shown) :] == PAD).all(), "padding comes last"
+        assert shown[0] == CLS and shown[-1] == SEP and (shown == SEP).sum() == 2
+        kept = shown[~np.isin(shown, (CLS, SEP, MASK))]
+        assert len(set(kept)) == len(kept)
+        border = int(np.flatnonzero(shown == SEP)[0])
+        assert np.isin(shown[1:border], [*ids[1:40], MASK]).all(), "no token leaves its document"
+        assert np.isin(shown[border + 1 : -1], [*ids[41:-1], MASK]).all()
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_each_noise_does_what_its_name_says(noise):
+    rows = made_up_rows(20)
+    batch = Denoising(noise=[noise]).corrupt(rows, VOCABULARY, 0)
+    budget = round(0.3 * 61)
+    changed = 0
+    for row, ids in enumerate(rows.ids):
+        shown = read(batch, row)
+        masks, kept = int((shown == MASK).sum()), int((shown > MASK).sum())
+        changed += not np.array_equal(shown, ids)
+        if noise == "token_mask":
+            assert (masks, kept) == (budget, 61 - budget) and (shown[shown != MASK] == ids[shown != MASK]).all()
+        elif noise == "token_delete":
+            assert (masks, kept) == (0, 61 - budget) and np.isin(ids, shown).sum() == len(shown)
+        elif noise == "infill":
+            assert kept == 61 - budget and 1 <= masks < budget
+        else:
+            assert (masks, kept) == (0, 61) and sorted(shown) == sorted(ids)
+    assert changed == 20
+    shown = read(batch, 0)
+    order = [int(np.flatnonzero(rows.ids[0] == token)[0]) for token in shown if token > MASK]
+    steps = np.diff(order)
+    if noise in ("token_mask", "token_delete", "infill"):
+        assert (steps > 0).all()
+    if noise == "rotate":
+        assert (steps < 0).sum() <= 2, "each document is turned once"
+    if noise == "sentence_shuffle":
+        starts = {1, 41, *rows.sentences[0].tolist()}
+        assert all(following in starts for following, step in zip(order[1:], steps, strict=True) if step != 1)
+
+
+def test_order_of_noises_counts():
+    """Tokens dropped before masking leave fewer to mask."""
+    rows = made_up_rows()
+    masked_first, dropped_first = (
+        Denoising(noise=noise).corrupt(rows, VOCABULARY, 0)
+        for noise in (["token_mask", "token_delete"], ["token_delete", "token_mask"])
+    )
+    rest = 61 - round(0.3 * 61)
+    assert (masked_first["input_ids"] == MASK).sum(1).tolist() == [round(0.3 * 61)] * 6
+    assert (dropped_first["input_ids"] == MASK).sum(1).tolist() == [round(0.3 * rest)] * 6
+
+
+def test_unknown_tokens_are_shown_and_not_predicted():
+    rows = made_up_rows()
+    rows.ids[:, 5::7] = np.where(rows.ids[:, 5::7] == SEP, SEP, UNK)
+    unknown = (rows.ids == UNK).sum(1)
+    batch = Denoising(noise=list(NOISES), rate=0.6).corrupt(rows, VOCABULARY, 0)
+    assert ((batch["input_ids"] == UNK).sum(1).numpy() == unknown).all()
+    assert (batch["weights"] == 0).equal(batch["labels"] == UNK)
+    assert (Denoising().as_inputs(batch)["labels"] == -100).equal(batch["labels"] == UNK)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_the_loss_is_that_of_the_plain_model(kind):
+    torch.manual_seed(0)
+    model = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny")).build(VOCABULARY, 64, "AutoModelForSeq2SeqLM")
+    objective = Denoising(chunk=50)
+    batch = objective.corrupt(made_up_rows(3), VOCABULARY, 0)
+    with torch.no_grad():
+        found, measured = objective.loss(model.eval(), batch).item(), objective.measure(model, batch)
+        logits = model(**objective.as_inputs(batch)).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum").item()
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert measured["loss"] == pytest.approx(expected, rel=1e-5)
+    assert objective.weight(batch) == 3 * 63
+    padded = {**batch, "input_ids": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, 99)}
+    with torch.no_grad():
+        assert objective.loss(model, padded).item() == pytest.approx(expected, rel=1e-5), "padding is not read"
+
+
+def test_sentences_of_real_rows_are_shuffled(tmp_path, verses, tiny_tokenizer):
+    texts = (" ".join(verses[start : start + 12]) for start in range(0, 600, 12))
+    shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, tmp_path)
+    vocabulary = vocabulary_of(tiny_tokenizer)
+    objective = Denoising(noise=["sentence_shuffle"])
+    rows = cut(shards.Shards(tmp_path), vocabulary, objective.row_shape(128)).rows([Sample(0, i) for i in range(30)])
+    assert objective.row_shape(128).sentences and not Denoising(noise=["infill"]).row_shape(128).sentences
+    batch = objective.corrupt(rows, vocabulary, 0)
+    shown = batch["input_ids"].numpy()
+    special = vocabulary.special[rows.ids] & (rows.ids != tiny_tokenizer.unk_token_id)
+    assert (shown[special] == rows.ids[special]).all()
+    assert (np.sort(shown, axis=1) == np.sort(rows.ids, axis=1)).all()
+    assert (shown != rows.ids).any(axis=1).mean() > 0.6, "rows of one or two sentences may stay as they were"
+
+
+def test_a_collator_has_no_sentences_and_says_so(verses, tiny_tokenizer):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    examples = [{"input_ids": ids} for ids in tokenizer(verses[:4])["input_ids"]]
+    with pytest.raises(RecipeError, match="sentence_shuffle alone"):
+        Denoising(noise=["sentence_shuffle"]).collator(tokenizer)
+    batch = Denoising(noise=["sentence_shuffle", "token_delete"]).collator(tokenizer)(examples)
+    for row, example in enumerate(examples):
+        shown = batch["input_ids"][row][batch["attention_mask"][row] > 0].tolist()
+        rest = iter(example["input_ids"])
+        assert all(token in rest for token in shown), "a text in its order, with gaps"
+        written = batch["labels"][row][batch["labels"][row] != -100].tolist()
+        assert written == [token for token in example["input_ids"][1:] if token != tokenizer.unk_token_id]
+
+
+def test_a_block_without_cls_is_written_whole():
+    rows = Rows(np.arange(10, 40)[None], [Sample(0, 0)])
+    batch = Denoising(noise=["infill"]).corrupt(rows, VOCABULARY, 0)
+    assert (batch["labels"].numpy() == rows.ids).all()
+
+
+@pytest.mark.parametrize("wrong", [{"noise": []}, {"noise": ["infil"]}, {"rate": 0}, {"poisson": 0}])
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        Denoising(**wrong)

@@ -1,0 +1,230 @@
+"""Generator and discriminator: what each sees, what is sampled, what is shared, and how the two losses add up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import ElectraForPreTraining
+
+from headstart.backbones.encoder import Encoder
+from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.objectives.replaced_token import ReplacedToken
+
+SIZE, MASK, SPECIAL = 30, 4, 5
+ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")
+
+
+def made_up_vocabulary(size: int = SIZE) -> Vocabulary:
+    special = np.arange(size) < SPECIAL
+    return Vocabulary(size, pad=0, cls=2, sep=3, mask=MASK, special=special, starts_word=~special)
+
+
+def made_up_rows(count: int, length: int, seed: int = 0, epoch: int = 0) -> Rows:
+    ids = np.random.default_rng(seed).integers(SPECIAL, SIZE, size=(count, length))
+    ids[:, 0], ids[:, -1] = 2, 3
+    return Rows(ids, [Sample(epoch, index) for index in range(count)])
+
+
+def assembled(objective: ReplacedToken, kind: str = "electra", **backbone: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config.model_validate({"kind": kind, "size": "tiny", **backbone}))
+    return objective.assemble(
+        lambda auto, part="", scale=1.0, **changes: encoder.build(made_up_vocabulary(), 32, auto, scale, **changes)
+    ).eval()
+
+
+def seen_by(network: torch.nn.Module) -> list[torch.Tensor]:
+    """Collects the ids that a network is called with."""
+    seen: list[torch.Tensor] = []
+    network.register_forward_pre_hook(lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True)
+    return seen
+
+
+@given(rate=st.floats(0.02, 0.9), length=st.integers(8, 64), seed=st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_every_chosen_token_is_shown_as_the_mask_and_no_other(rate, length, seed):
+    rows = made_up_rows(4, length, seed)
+    batch = ReplacedToken(rate=rate).corrupt(rows, made_up_vocabulary(), seed)
+    assert (batch["originals"].numpy() == rows.ids).all()
+    masked = batch["input_ids"] == MASK
+    assert (masked.sum(1) == min(max(1, round(rate * length)), length - 2)).all()
+    assert (batch["input_ids"][~masked] == batch["originals"][~masked]).all()
+    assert (batch["weights"].sum(1) == masked.sum(1)).all()
+    assert (batch["ordinary"].numpy() == (rows.ids >= SPECIAL)).all()
+    assert (batch["draws"] >= 0).all() and (batch["draws"] < 1).all()
+
+
+def sampling_batch(slots: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """One row whose every column is a masked position."""
+    batch = ReplacedToken().corrupt(made_up_rows(1, slots, seed), made_up_vocabulary(), seed)
+    return {**batch, "positions": torch.arange(slots)[None], "weights": torch.ones(1, slots)}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_samples_follow_the_generators_distribution_and_are_never_special(temperature):
+    slots = 100_000
+    objective, logits = ReplacedToken(temperature=temperature), torch.randn(SIZE, generator=torch.manual_seed(1)) * 2
+    logits[MASK] = 20.0  # likely, and still barred
+    found = torch.bincount(
+        objective.sample(logits.expand(1, slots, SIZE), sampling_batch(slots))[0], minlength=SIZE
+    ).numpy()
+    wanted = (logits[SPECIAL:].double() / temperature).softmax(0).numpy()
+    assert found[:SPECIAL].sum() == 0
+    for count, share in zip(found[SPECIAL:], wanted, strict=True):
+        assert abs(count - slots * share) <= 5 * math.sqrt(slots * share * (1 - share)) + 1
+
+
+def test_a_draw_at_either_end_gives_a_token_that_has_mass():
+    batch = sampling_batch(4)
+    batch["draws"] = torch.tensor([[0.0, np.nextafter(np.float32(1), np.float32(0)), 0.5, 0.0]])
+    logits = torch.full((1, 4, SIZE), -1e9)
+    logits[..., 7], logits[..., 20] = 0.0, 0.0
+    assert ReplacedToken().sample(logits, batch)[0].tolist()[:2] == [7, 20]
+
+
+def test_samples_do_not_depend_on_the_labels():
+    """A generator that has seen the masked row alone cannot leak what stood there; so neither may its samples."""
+    objective = ReplacedToken()
+    module = assembled(objective)
+    rows = made_up_rows(8, 32)
+    batch = dict(objective.corrupt(rows, made_up_vocabulary(), 0))
+    seen = seen_by(module.discriminator)
+    masked = batch["input_ids"] == MASK
+    with torch.no_grad():
+        objective.loss(module, batch)
+        batch["labels"] = torch.randint(SPECIAL, SIZE, batch["labels"].shape)
+        batch["originals"] = torch.where(masked, torch.randint(SPECIAL, SIZE, masked.shape), batch["originals"])
+        objective.loss(module, batch)
+    assert torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_the_discriminator_sees_samples_and_is_told_nothing_else(kind):
+    objective = ReplacedToken(rate=0.3)
+    module = assembled(objective, kind)
+    rows = made_up_rows(64, 32)
+    batch = objective.corrupt(rows, made_up_vocabulary(), 0)
+    generator_saw, discriminator_saw = seen_by(module.generator), seen_by(module.discriminator)
+    with torch.no_grad():
+        played = objective.play(module, batch)
+    shown, masked = discriminator_saw[0], batch["input_ids"] == MASK
+    assert torch.equal(generator_saw[0], batch["input_ids"])
+    assert not (shown == MASK).any()
+    assert torch.equal(shown[~masked], batch["originals"][~masked])
+    special = batch["originals"] < SPECIAL
+    assert ((shown < SPECIAL) == special).all(), "no special token is replaced, and none appears"
+    assert torch.equal(played.replaced, (shown != batch["originals"]).float())
+    right = masked & (shown == batch["originals"])
+    assert right.sum() > 5, "with few tokens to choose from, some samples are the original one,"
+    assert not played.replaced[right].any(), "and count as original"
+    sampled = objective.sample(played.guesses, batch)
+    assert torch.equal(shown.gather(1, batch["positions"]), sampled)
+
+
+def test_the_discriminators_loss_moves_no_weight_of_the_generator_but_the_shared_ones():
+    objective = ReplacedToken()
+    module = assembled(objective)
+    batch = objective.corrupt(made_up_rows(4, 32), made_up_vocabulary(), 0)
+    played = objective.play(module, batch)
+    F.binary_cross_entropy_with_logits(played.verdicts, played.replaced).backward()
+    shared = {id(parameter) for parameter in module.discriminator.parameters()}
+    own = [parameter for parameter in module.generator.parameters() if id(parameter) not in shared]
+    assert own and all(parameter.grad is None for parameter in own)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_embeddings_are_shared_and_the_generator_is_small(kind):
+    module = assembled(ReplacedToken(generator=0.5), kind, size="mini")
+    generator, discriminator = module.generator, module.discriminator
+    tokens = discriminator.get_input_embeddings().weight
+    assert generator.get_input_embeddings().weight is tokens
+    assert generator.get_output_embeddings().weight is tokens
+    if kind != "modernbert":
+        tables = [model.base_model.embeddings.position_embeddings.weight for model in (generator, discriminator)]
+        assert tables[0] is tables[1]
+    assert isinstance(discriminator, ElectraForPreTraining) is (kind == "electra")
+    if kind in ("electra", "albert"):
+        assert generator.config.hidden_size == discriminator.config.hidden_size // 2
+        assert generator.config.num_hidden_layers == discriminator.config.num_hidden_layers
+    else:
+        assert generator.config.hidden_size == discriminator.config.hidden_size
+        assert generator.config.num_hidden_layers == discriminator.config.num_hidden_layers // 2
+    layers = [
+        sum(parameter.numel() for parameter in model.base_model.parameters()) for model in (generator, discriminator)
+    ]
+    assert layers[0] < layers[1]
+
+
+@pytest.mark.parametrize("kind", ["electra", "bert"])
+def test_the_loss_is_the_papers(kind):
+    """Mean cross-entropy of the generator, plus 50 times the discriminator's mean over ordinary tokens."""
+    objective = ReplacedToken()
+    module = assembled(objective, kind)
+    batch = objective.corrupt(made_up_rows(6, 32), made_up_vocabulary(), 0)
+    seen = seen_by(module.discriminator)
+    with torch.no_grad():
+        loss = objective.loss(module, batch).item() / objective.weight(batch)
+        measured = objective.measure(module, batch)
+        labels = torch.where(batch["input_ids"] == MASK, batch["originals"], -100)
+        generator_loss = module.generator(input_ids=batch["input_ids"], labels=labels).loss.item()
+        verdicts = module.discriminator(input_ids=seen[0]).logits.reshape(6, 32)
+    ordinary, replaced = batch["ordinary"] > 0, seen[0] != batch["originals"]
+    judged = F.binary_cross_entropy_with_logits(verdicts[ordinary], replaced[ordinary].float()).item()
+    assert loss == pytest.approx(generator_loss + 50 * judged, rel=1e-5)
+    means = {name: value / objective.weight(batch) for name, value in measured.items()}
+    assert means["generator_loss"] == pytest.approx(generator_loss, rel=1e-5)
+    assert means["discriminator_loss"] == pytest.approx(judged, rel=1e-5)
+    assert means["accuracy"] == pytest.approx(((verdicts > 0) == replaced)[ordinary].float().mean().item(), rel=1e-5)
+    assert means["replaced"] == pytest.approx(replaced[ordinary].float().mean().item(), rel=1e-5)
+
+
+def test_slots_without_a_prediction_change_nothing():
+    """A row of special tokens only, and one so short of ordinary ones that most slots stay empty."""
+    objective = ReplacedToken(rate=0.5)
+    module = assembled(objective)
+    ids = np.full((3, 16), 3)
+    ids[1, 0], ids[1, 5] = 9, 11
+    ids[2, 0] = 12
+    batch = objective.corrupt(Rows(ids, [Sample(0, row) for row in range(3)]), made_up_vocabulary(), 0)
+    seen = seen_by(module.discriminator)
+    with torch.no_grad():
+        loss = objective.loss(module, batch)
+    assert torch.isfinite(loss)
+    assert objective.weight(batch) == 3
+    masked = batch["input_ids"] == MASK
+    assert masked.nonzero().tolist() == [[1, 0], [1, 5], [2, 0]]
+    assert torch.equal(seen[0][~masked], batch["originals"][~masked])
+    assert (seen[0][masked] >= SPECIAL).all()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_collators_keywords_give_the_loss_of_the_batch(side, verses, tiny_tokenizer):
+    """Whatever the padding: padded places are neither read nor judged."""
+    objective = ReplacedToken()
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config(kind="deberta-v2", size="tiny", dropout=0.0))
+    before, tiny_tokenizer.padding_side = tiny_tokenizer.padding_side, side
+    try:
+        collator = objective.collator(tiny_tokenizer)
+        module = objective.assemble(
+            lambda auto, part="", scale=1.0, **changes: encoder.build(collator.vocabulary, 64, auto, scale, **changes)
+        )
+        # Relative positions alone, so that a row means the same wherever it stands.
+        torch.nn.init.zeros_(module.discriminator.deberta.embeddings.position_embeddings.weight)
+        examples = [{"input_ids": tiny_tokenizer(text)["input_ids"][:60]} for text in verses[:6]]
+        together = collator(examples)
+        apart = [collator([example]) for example in examples]
+    finally:
+        tiny_tokenizer.padding_side = before
+    assert len({len(example["input_ids"]) for example in examples}) > 1
+    with torch.no_grad():
+        loss = module(**together).loss.item()
+        counts = [int((batch["labels"] != -100).sum()) for batch in apart]
+        losses = [module(**batch).loss.item() for batch in apart]
+    assert loss == pytest.approx(np.average(losses, weights=counts), rel=1e-4)

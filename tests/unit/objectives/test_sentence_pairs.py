@@ -1,0 +1,283 @@
+"""Two segments: which are shown, how they are labelled and framed, what is masked, and how the losses add up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AlbertForPreTraining, BertForPreTraining
+
+from headstart.backbones.encoder import Encoder
+from headstart.core.contracts import Document, Rows, Sample, Vocabulary
+from headstart.core.errors import DataError
+from headstart.core.vocabulary import vocabulary_of
+from headstart.objectives import NextSentence, SentenceOrder
+from headstart.tokens import shards
+from headstart.tokens.rows import cut
+
+PAD, CLS, SEP, MASK, SPECIAL, SIZE = 0, 2, 3, 4, 5, 500
+ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")
+OBJECTIVES = {"next_sentence": NextSentence, "sentence_order": SentenceOrder}
+
+
+def made_up_vocabulary() -> Vocabulary:
+    special = np.arange(SIZE) < SPECIAL
+    return Vocabulary(SIZE, pad=PAD, cls=CLS, sep=SEP, mask=MASK, special=special, starts_word=~special)
+
+
+def made_up_rows(count: int, length: int, seed: int = 0, short: bool = True) -> Rows:
+    """Tokens of A are even, of B odd, of strangers above 250; some rows and strangers are short."""
+    chance = np.random.default_rng(seed)
+    ids, strangers = np.full((count, length), PAD), np.full((count, length), PAD)
+    second = np.zeros(count, dtype=np.int64)
+    for row in range(count):
+        room = chance.integers(2, length - 2) if short else length - 3
+        first = chance.integers(1, room)
+        a, b = chance.integers(3, 125, size=first) * 2, chance.integers(3, 124, size=room - first) * 2 + 1
+        ids[row, : room + 3] = [CLS, *a, SEP, *b, SEP]
+        second[row] = first + 2
+        there = chance.integers(1, length + 1) if short else length
+        strangers[row, :there] = chance.integers(251, SIZE, size=there)
+    return Rows(ids, [Sample(0, index) for index in range(count)], (), second, strangers)
+
+
+def segments(ids: np.ndarray) -> tuple[list[int], list[int]]:
+    ends = np.flatnonzero(ids == SEP)
+    assert ids[0] == CLS and len(ends) == 2 and (ids[ends[1] + 1 :] == PAD).all()
+    return ids[1 : ends[0]].tolist(), ids[ends[0] + 1 : ends[1]].tolist()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@given(length=st.integers(8, 64), seed=st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
+    rows = made_up_rows(6, length, seed)
+    batch = OBJECTIVES[name](masked_lm=False).corrupt(rows, made_up_vocabulary(), seed)
+    assert batch["input_ids"].shape == rows.ids.shape
+    for row in range(6):
+        first, second = segments(rows.ids[row])
+        stranger = rows.strangers[row][rows.strangers[row] != PAD].tolist()
+        shown, label = segments(batch["input_ids"][row].numpy()), int(batch["sentence_labels"][row])
+        if name == "sentence_order":
+            assert shown == ((second, first) if label else (first, second))
+        else:
+            size = min(len(second), len(stranger))
+            assert shown == (first, (stranger if label else second)[:size]), "B's length does not tell the label"
+        used = len(shown[0]) + len(shown[1]) + 3
+        assert batch["attention_mask"][row].tolist() == [1] * used + [0] * (length - used)
+        types = [0] * (len(shown[0]) + 2) + [1] * (len(shown[1]) + 1) + [0] * (length - used)
+        assert batch["token_type_ids"][row].tolist() == types
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_half_of_the_rows_are_wrong(name):
+    labels = OBJECTIVES[name](masked_lm=False).corrupt(made_up_rows(4000, 16), made_up_vocabulary(), 0)[
+        "sentence_labels"
+    ]
+    assert abs(labels.float().mean().item() - 0.5) < 5 * math.sqrt(0.25 / 4000)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@given(length=st.integers(8, 64), rate=st.floats(0.05, 0.6), seed=st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_masks_are_those_of_what_is_shown_without_its_padding(name, length, rate, seed):
+    rows, vocabulary = made_up_rows(5, length, seed), made_up_vocabulary()
+    plain = OBJECTIVES[name](masked_lm=False).corrupt(rows, vocabulary, seed)
+    batch = OBJECTIVES[name](rate=rate).corrupt(rows, vocabulary, seed)
+    assert torch.equal(batch["sentence_labels"], plain["sentence_labels"])
+    assert batch["positions"].shape == (5, max(1, round(rate * length)))
+    for row in range(5):
+        original, used = plain["input_ids"][row], int(plain["attention_mask"][row].sum())
+        chosen = batch["positions"][row][batch["weights"][row] > 0]
+        assert len(chosen) == min(max(1, round(rate * used)), used - 3)
+        assert torch.equal(batch["labels"][row][batch["weights"][row] > 0], original[chosen])
+        assert (original[chosen] >= SPECIAL).all()
+        rest = torch.ones(length, dtype=torch.bool)
+        rest[chosen] = False
+        assert torch.equal(batch["input_ids"][row][rest], original[rest])
+
+
+@pytest.fixture(scope="module")
+def text(verses, tiny_tokenizer, tmp_path_factory):
+    """Shards of documents of twenty verses each, and their tokens."""
+    folder = tmp_path_factory.mktemp("text")
+    texts = [" ".join(verses[start : start + 20]) for start in range(0, 1200, 20)]
+    shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
+    return shards.Shards(folder)
+
+
+def stream_of(text):
+    return text.read(0, text.tokens).tolist()
+
+
+def test_negatives_are_of_another_document_and_positives_go_on(text, tiny_tokenizer):
+    objective, vocabulary = NextSentence(masked_lm=False), vocabulary_of(tiny_tokenizer)
+    source = cut(text, vocabulary, objective.row_shape(96))
+    rows = source.rows([Sample(0, index) for index in range(len(source))])
+    batch = objective.corrupt(rows, vocabulary, 0)
+    ends = [*text.documents[1:].tolist(), text.tokens]
+    documents = [stream_of(text)[start:stop] for start, stop in zip(text.documents.tolist(), ends, strict=True)]
+    sentences = set(text.sentences.tolist())
+
+    def place(part, document):
+        """Where a part stands in a document, or -1."""
+        whole = documents[document]
+        return next((at for at in range(len(whole) - len(part) + 1) if whole[at : at + len(part)] == part), -1)
+
+    checked = {0: 0, 1: 0}
+    for row in range(0, len(source), 7):
+        first, second = segments(batch["input_ids"][row].numpy())
+        label = int(batch["sentence_labels"][row])
+        if len(first) < 20 or len(second) < 20:
+            continue  # so short a part may stand in two places
+        home = [number for number in range(len(documents)) if place(first, number) >= 0]
+        assert len(home) == 1
+        follows = documents[home[0]][place(first, home[0]) + len(first) :][: len(second)] == second
+        assert follows == (label == 0)
+        if label:
+            others = [number for number in range(len(documents)) if place(second, number) >= 0]
+            assert others and home[0] not in others
+            assert place(second, others[0]) + int(text.documents[others[0]]) in sentences
+        checked[label] += 1
+    assert min(checked.values()) > 15
+
+
+def test_positives_and_negatives_of_real_text_are_equally_long(text, tiny_tokenizer):
+    objective, vocabulary = NextSentence(masked_lm=False), vocabulary_of(tiny_tokenizer)
+    source = cut(text, vocabulary, objective.row_shape(96))
+    lengths, labels = [], []
+    for epoch in range(4):
+        rows = source.rows([Sample(epoch, index) for index in range(len(source))])
+        batch = objective.corrupt(rows, vocabulary, 0)
+        lengths.append(batch["attention_mask"].sum(1).numpy())
+        labels.append(batch["sentence_labels"].numpy())
+    length, label = np.concatenate(lengths), np.concatenate(labels)
+    spread = length.std() * math.sqrt(1 / label.sum() + 1 / (1 - label).sum())
+    assert abs(length[label == 1].mean() - length[label == 0].mean()) < 4 * max(spread, 0.1)
+
+
+def build(objective, kind, vocabulary=None):
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config(kind=kind, size="tiny", dropout=0.0))
+    return objective.assemble(
+        lambda auto, part="", scale=1.0, **changes: encoder.build(
+            vocabulary or made_up_vocabulary(), 64, auto, scale, **changes
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("masked_lm", [True, False])
+def test_the_loss_is_the_mean_over_tokens_plus_the_mean_over_rows(kind, masked_lm):
+    """On rows without padding, against full logits of the plain network; segment ids where it has them."""
+    objective = NextSentence(masked_lm=masked_lm)
+    module = build(objective, kind)
+    batch = objective.corrupt(made_up_rows(8, 32, short=False), made_up_vocabulary(), 0)
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    if kind in ("bert", "roberta", "albert", "electra"):
+        inputs["token_type_ids"] = batch["token_type_ids"]
+    with torch.no_grad():
+        loss = objective.loss(module, batch).item() / objective.weight(batch)
+        measured = {name: value / objective.weight(batch) for name, value in objective.measure(module, batch).items()}
+        output = module.network(**inputs)
+        if not masked_lm:
+            verdicts, masked = output.logits, 0.0
+        else:
+            own = {"bert": "seq_relationship_logits", "albert": "sop_logits"}
+            guesses = output.prediction_logits if kind in own else output.logits
+            rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
+            places = batch["positions"][rows, slots]
+            masked = F.cross_entropy(guesses[rows, places], batch["labels"][rows, slots]).item()
+            states = module.network.base_model(**inputs)[0]
+            verdicts = output[own[kind]] if kind in own else module.head(states[:, 0])
+    sentence = F.cross_entropy(verdicts, batch["sentence_labels"]).item()
+    right = (verdicts.argmax(-1) == batch["sentence_labels"]).float().mean().item()
+    assert loss == pytest.approx(masked + sentence, rel=1e-5)
+    assert measured["loss"] == pytest.approx(loss, rel=1e-5)
+    assert measured["sentence_accuracy" if masked_lm else "accuracy"] == pytest.approx(right)
+    if masked_lm:
+        assert measured["masked_loss"] == pytest.approx(masked, rel=1e-5)
+        assert measured["sentence_loss"] == pytest.approx(sentence, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_the_artifact_is_a_plain_network_with_the_heads_that_transformers_has(kind):
+    together, alone = build(SentenceOrder(), kind), build(SentenceOrder(masked_lm=False), kind)
+    expected = {"bert": BertForPreTraining, "albert": AlbertForPreTraining}
+    if kind in expected:
+        assert type(together.network) is expected[kind]
+        assert list(SentenceOrder().parts(together)) == [""]
+    else:
+        assert type(together.network).__name__.endswith("ForMaskedLM")
+        assert list(SentenceOrder().parts(together)) == ["", "sentence_head"]
+    assert type(alone.network).__name__.endswith("ForSequenceClassification")
+    assert alone.network.config.num_labels == 2
+    assert list(SentenceOrder().parts(alone)) == [""]
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_every_parameter_learns_and_the_verdicts_do_without_masks(kind):
+    """In some steps on a few rows whose second segment is told by its tokens."""
+    objective = NextSentence(masked_lm=False)
+    module = build(objective, kind).train()
+    batch = objective.corrupt(made_up_rows(16, 24, short=False), made_up_vocabulary(), 0)
+    optimiser = torch.optim.AdamW(module.parameters(), lr=2e-3)
+    for step in range(25):
+        loss = objective.loss(module, batch) / objective.weight(batch)
+        loss.backward()
+        if not step:
+            first = loss.item()
+            assert not [name for name, parameter in module.named_parameters() if parameter.grad is None]
+        optimiser.step()
+        optimiser.zero_grad()
+    assert loss.item() < 0.5 * first
+
+
+def pair(tokenizer, first, second, other=None):
+    example = {"input_ids": tokenizer(first, second)["input_ids"][:62]}
+    if example["input_ids"][-1] != tokenizer.sep_token_id:
+        example["input_ids"].append(tokenizer.sep_token_id)
+    return (
+        example if other is None else example | {"strangers": tokenizer(other, add_special_tokens=False)["input_ids"]}
+    )
+
+
+@pytest.mark.parametrize("masked_lm", [True, False])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_collators_keywords_give_the_loss_of_the_batch(side, masked_lm, verses, tiny_tokenizer):
+    objective = NextSentence(masked_lm=masked_lm)
+    before, tiny_tokenizer.padding_side = tiny_tokenizer.padding_side, side
+    try:
+        collator = objective.collator(tiny_tokenizer)
+        texts = [text.split()[: 8 + 2 * number] for number, text in enumerate(verses[:18])]
+        examples = [
+            pair(tiny_tokenizer, *(" ".join(text) for text in texts[start : start + 3])) for start in range(0, 18, 3)
+        ]
+        together, apart = collator(examples), [collator([example]) for example in examples]
+        # Its positions are relative, so that a row means the same wherever it stands.
+        module = build(objective, "modernbert", collator.vocabulary)
+    finally:
+        tiny_tokenizer.padding_side = before
+    assert set(together["sentence_labels"].tolist()) == {0, 1}
+    with torch.no_grad():
+        loss = module(**together).loss.item()
+        counts = [int((batch["labels"] != -100).sum()) if masked_lm else 1 for batch in apart]
+        losses = [module(**batch).loss.item() for batch in apart]
+    assert loss == pytest.approx(np.average(losses, weights=counts), rel=1e-4)
+
+
+def test_examples_that_are_no_pairs_and_lonely_ones_are_refused(verses, tiny_tokenizer):
+    collator = SentenceOrder().collator(tiny_tokenizer)
+    with pytest.raises(DataError, match=r"tokenizer\(first, second\)"):
+        collator([{"input_ids": tiny_tokenizer(verses[0])["input_ids"]}])
+    assert collator([pair(tiny_tokenizer, "In the beginning", "God created")])["sentence_labels"].shape == (1,)
+    with pytest.raises(DataError, match="strangers"):
+        NextSentence().collator(tiny_tokenizer)([pair(tiny_tokenizer, "In the beginning", "God created")])
+    packed = Rows(np.full((1, 16), 9), [Sample(0, 0)])
+    with pytest.raises(DataError, match="two segments"):
+        NextSentence().corrupt(packed, made_up_vocabulary(), 0)

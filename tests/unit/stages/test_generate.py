@@ -1,0 +1,115 @@
+"""Text out of models, held against what the models themselves say; the networks are untrained, the mechanics real."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from headstart.backbones.decoder import Decoder
+from headstart.backbones.encoder_decoder import EncoderDecoder
+from headstart.core.errors import RecipeError
+from headstart.stages import generate
+from headstart.stages.generate import GenerateSettings
+from headstart.tokens.tokenizer import add_special
+
+
+def saved(backbone, auto_class, tokenizer, folder, extra=()):
+    tokenizer = copy.deepcopy(tokenizer)
+    torch.manual_seed(0)
+    model = backbone.build(add_special(tokenizer, extra), 64, auto_class).eval()
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    return model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoder")
+    return folder, *saved(Decoder(Decoder.Config(size="tiny")), "AutoModelForCausalLM", tiny_tokenizer, folder)
+
+
+@pytest.fixture(scope="module")
+def t5(tiny_tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t5")
+    backbone = EncoderDecoder(EncoderDecoder.Config(kind="t5", size="tiny"))
+    extra = [f"<extra_id_{number}>" for number in range(12)]
+    return folder, *saved(backbone, "AutoModelForSeq2SeqLM", tiny_tokenizer, folder, extra)
+
+
+def test_greedy_takes_the_likeliest_token_that_is_no_special_one(decoder):
+    folder, model, tokenizer = decoder
+    ids = tokenizer("in the beginning")["input_ids"][:-1]
+    forbidden = [token for token in tokenizer.all_special_ids if token != tokenizer.sep_token_id]
+    for _ in range(6):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+        logits[forbidden] = -torch.inf
+        ids.append(int(logits.argmax()))
+        if ids[-1] == tokenizer.sep_token_id:
+            break
+    found = generate.run(folder, ["in the beginning"], GenerateSettings(max_new_tokens=6))
+    assert found == [{"prompt": "in the beginning", "texts": [tokenizer.decode(ids, skip_special_tokens=True)]}]
+
+
+def test_the_same_seed_draws_the_same_texts_and_another_others(decoder):
+    folder, *_ = decoder
+    draw = {"temperature": 1.0, "num_return_sequences": 4, "max_new_tokens": 12}
+    first, again, other = (
+        generate.run(folder, ["and he said"], GenerateSettings(seed=seed, **draw))[0]["texts"] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert len(set(first)) > 1
+
+
+def test_beams_find_a_text_no_less_likely_than_greedy_search(decoder):
+    folder, model, tokenizer = decoder
+
+    def log_probability(text):
+        ids = torch.tensor([tokenizer(text)["input_ids"][:-1]])
+        with torch.no_grad():
+            logs = model(input_ids=ids).logits.log_softmax(-1)
+        return logs[0, :-1].gather(1, ids[0, 1:, None]).sum().item()
+
+    greedy, beam = (
+        generate.run(folder, ["and"], GenerateSettings(max_new_tokens=5, num_beams=n))[0]["texts"][0] for n in (1, 8)
+    )
+    assert log_probability(beam) >= log_probability(greedy) - 1e-4
+
+
+def test_several_texts_without_chance_are_refused(decoder):
+    with pytest.raises(RecipeError, match="num_return_sequences is 3 with 1 beam"):
+        generate.run(decoder[0], ["and"], GenerateSettings(num_return_sequences=3))
+
+
+def test_an_encoder_ranks_candidates(checkpoint):
+    folder = checkpoint("bert")
+    (found,) = generate.run(folder, ["in the ___ god ___ the earth"], GenerateSettings(top_k=3))
+    assert [len(candidates) for candidates in found["blanks"]] == [3, 3]
+    for candidates in found["blanks"]:
+        shares = [candidate["probability"] for candidate in candidates]
+        assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
+    assert "blank 2: " in generate.render([found])
+    with pytest.raises(RecipeError, match="no blank"):
+        generate.run(folder, ["in the beginning"], GenerateSettings())
+
+
+def test_what_is_written_behind_a_sentinel_fills_its_blank(t5):
+    _, model, tokenizer = t5
+    writer = generate._Writer(model, tokenizer, GenerateSettings(), generate._Past())
+    a, b, c, d = (tokenizer(word, add_special_tokens=False)["input_ids"] for word in ("god", "earth", "light", "day"))
+    zero, one, two = writer.sentinels[:3]
+    written = [tokenizer.pad_token_id, one, *a, *b, zero, *c, tokenizer.sep_token_id, two, *d]
+    assert writer._filled([d, b, a], written) == [*d, *c, *b, *a, *b, *a]
+    assert writer._filled([d, b], [two, *c]) == [*d, *b], "a blank that nothing was written for stays empty"
+
+
+def test_an_encoder_decoder_keeps_the_text_around_its_blanks(t5):
+    folder, *_ = t5
+    (found,) = generate.run(folder, ["in the ___ god created ___ earth"], GenerateSettings(max_new_tokens=12))
+    (text,) = found["texts"]
+    assert text.startswith("in the ") and "god created" in text and text.endswith("earth")
+    assert "extra_id" not in text
+    with pytest.raises(RecipeError, match="13 blanks"):
+        generate.run(folder, ["___ " * 13], GenerateSettings())

@@ -1,0 +1,129 @@
+"""Short rows first, long ones later: each phase reads its own batches, and a resume finds its place in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+import torch
+
+from headstart.training.batches import batches_from
+from headstart.training.checkpoint import Progress
+from headstart.training.phases import Phase, Phases
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Seen:
+    """Notes the shape of every batch that the loop counts."""
+
+    def __init__(self, learner) -> None:
+        self.shapes: list[tuple[int, int]] = []
+        tokens = learner.tokens
+
+        def count(batch):
+            self.shapes.append(tuple(batch["ids"].shape))
+            return tokens(batch)
+
+        learner.tokens = count
+
+
+def longer(toy, start: float = 0.5) -> list[Phase]:
+    """Rows twice as long, half as many in a batch, half as many in an epoch."""
+    return [Phase(start, toy.Learner(size=10, length=12), 4, flops_per_token=3.0)]
+
+
+def test_each_phase_reads_its_own_rows_and_costs_its_own_flops(toy, tmp_path):
+    learner = toy.Learner()
+    seen = Seen(learner)
+    _, outcome = toy.train(tmp_path, learner, later=longer(toy), micro_batch_size=None)
+    assert seen.shapes == [(8, 6)] * 6 + [(4, 12)] * 6
+    progress = outcome.progress
+    assert progress.phases == [0, 6] and progress.step == 12
+    assert (progress.tokens, progress.samples) == (12 * 48, 6 * 8 + 6 * 4)
+    assert progress.flops == 2.0 * 6 * 48 + 3.0 * 6 * 48
+
+
+def test_a_forward_pass_holds_as_many_tokens_in_every_phase(toy, tmp_path):
+    learner = toy.Learner()
+    seen = Seen(learner)
+    toy.train(tmp_path, learner, later=longer(toy), micro_batch_size=4)
+    assert Counter(seen.shapes) == {(4, 6): 12, (2, 12): 12}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"budget": "500 tokens"}, {"budget": "1300 flops"}, {"budget": "5 epochs"}, {"dataloader_num_workers": 2}],
+)
+def test_stopped_on_either_side_of_the_switch_a_run_gives_the_same_bits(toy, tmp_path, given):
+    smooth, rough = toy.Learner(), toy.Learner()
+    _, expected = toy.train(tmp_path / "smooth", smooth, later=longer(toy), **given)
+    switch = expected.progress.phases[1]
+    assert 3 < switch < expected.progress.step - 2
+    for step in (switch - 1, switch, switch + 2):
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(tmp_path / "rough", toy.Learner(), toy.At(step, interrupt), later=longer(toy), **given)
+    _, outcome = toy.train(tmp_path / "rough", rough, later=longer(toy), **given)
+    assert outcome.resumed_from == switch + 2
+    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    toy.assert_same(toy.weights(rough), toy.weights(smooth))
+    assert outcome.progress.phases == expected.progress.phases and outcome.progress.flops == expected.progress.flops
+
+
+def test_under_a_budget_of_time_the_step_of_the_switch_is_remembered(toy, tmp_path):
+    """When it comes depends on the clock; once it has come, the checkpoint knows."""
+    given = {"budget": "0.4 s", "later": longer(toy, 0.25)}
+    stopped = []
+
+    class InTheSecondPhase:
+        def log(self, step, values):
+            if loop.progress.phases[1:] and step >= loop.progress.phases[1] + 3 and not stopped:
+                stopped.append(step)
+                interrupt()
+
+    loop = toy.loop(tmp_path, toy.Learner(), **given)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run([InTheSecondPhase()])
+    again = toy.loop(tmp_path, toy.Learner(), **given)
+    again.restore()
+    assert again.progress.phases == loop.progress.phases
+    (first,) = next(again._batches())[:1]
+    taken = again.progress.step - again.progress.phases[1]
+    (expected,) = next(batches_from(taken, given["later"][0].feed, 4, again.micro, 5, 0))[:1]
+    assert torch.equal(first["ids"], expected["ids"])
+    outcome = again.run()
+    assert outcome.progress.phases == loop.progress.phases and outcome.progress.step > stopped[0]
+
+
+def test_a_length_that_comes_again_goes_on_where_it_was_left(toy):
+    short, long = toy.Learner(), toy.Learner(length=12)
+    phases = Phases([Phase(0.0, short, 8), Phase(0.25, long, 4), Phase(0.75, short, 8)])
+    progress, found = Progress(), []
+    for step in range(16):
+        progress.step = step
+        phases.enter(progress, step / 16)
+        found.append((phases.current(progress).feed is short, phases.feed_step(progress)))
+    assert found == [(True, n) for n in range(4)] + [(False, n) for n in range(8)] + [(True, n) for n in range(4, 8)]
+
+
+def test_a_phase_too_short_for_a_step_is_passed_over(toy):
+    learner = toy.Learner()
+    phases = Phases([Phase(0.0, learner, 8), Phase(0.5, toy.Learner(), 8), Phase(0.51, toy.Learner(), 8)])
+    progress = Progress(step=3)
+    assert phases.enter(progress, 0.6) and progress.phases == [0, 3, 3]
+    assert [steps for _, steps in phases.steps_of(progress)] == [3, 0, 0]
+    assert not phases.enter(progress, 1.2)
+
+
+def test_shares_that_do_not_add_up_in_floating_point_still_switch_on_time():
+    feed = object()
+    phases = Phases([Phase(0.0, feed, 1), Phase(0.1 + 0.2, feed, 1)])
+    assert phases.enter(Progress(step=3), 3 / 10)
+
+
+def test_checkpoints_from_before_there_were_phases_are_in_the_first():
+    assert Progress(step=700).phases == [0]
