@@ -1,0 +1,125 @@
+"""Distillation in pre-training: what each term says, and where a student starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headstart.backbones.encoder import Encoder
+from headstart.core.contracts import Rows, Sample
+from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.vocabulary import vocabulary_of
+from headstart.objectives.distillation import Distillation
+from headstart.objectives.masked_lm import MaskedLM
+
+KINDS = ("bert", "modernbert", "roberta")
+
+
+def build(tokenizer, kind="modernbert", size="tiny", seed=0):
+    torch.manual_seed(seed)
+    encoder = Encoder(Encoder.Config(kind=kind, size=size, dropout=0.0))
+    return encoder.build(vocabulary_of(tokenizer), 64, "AutoModelForMaskedLM")
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_tokenizer, tmp_path_factory):
+    def make(kind, size="tiny"):
+        folder = tmp_path_factory.mktemp("teacher")
+        build(tiny_tokenizer, kind, size, seed=7).save_pretrained(str(folder))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_tokenizer):
+    vocabulary = vocabulary_of(tiny_tokenizer)
+    ids = np.random.default_rng(0).integers(5, vocabulary.size, (4, 32))
+    return MaskedLM().corrupt(Rows(ids, [Sample(0, n) for n in range(4)]), vocabulary, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_the_teacher_has_nothing_left_to_imitate(kind, teacher, batch, tiny_tokenizer):
+    objective = Distillation(teacher=teacher(kind), hidden=1.0, attention_maps=1.0)
+    student = objective.assemble(lambda auto: build(tiny_tokenizer, kind)).eval()
+    with torch.no_grad():
+        measured, plain = objective.measure(student, batch), MaskedLM().measure(student.model, batch)
+    for term in ("soft", "cosine", "hidden", "attention_maps"):
+        assert measured[f"{term}_loss"] == pytest.approx(0, abs=1e-3), term
+    assert measured["text_loss"] == pytest.approx(plain["loss"], rel=1e-5)
+    assert measured["loss"] == pytest.approx(2 * measured["text_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_are_what_the_full_outputs_give(kind, teacher, batch, tiny_tokenizer):
+    """Against whole outputs of both models, without narrowing, one term at a time."""
+    folder = teacher(kind)
+    objective = Distillation(teacher=folder, initialise=False, hidden=1.0, attention_maps=1.0)
+    student = objective.assemble(lambda auto: build(tiny_tokenizer, kind)).eval()
+    with torch.no_grad():
+        measured = objective.measure(student, batch)
+    record = {"output_hidden_states": True, "output_attentions": True}
+    with torch.no_grad():
+        ours, theirs = (m(input_ids=batch["input_ids"], **record) for m in (student.model, objective._teacher))
+    count = batch["positions"].shape[1]
+    rows = torch.arange(4)[:, None]
+    soft = torch.nn.functional.kl_div(
+        (ours.logits[rows, batch["positions"]] / 2).log_softmax(-1),
+        (theirs.logits[rows, batch["positions"]] / 2).softmax(-1),
+        reduction="sum",
+    )
+    assert measured["soft_loss"] == pytest.approx(4 * soft.item(), rel=1e-4)
+    cosine = 1 - torch.nn.functional.cosine_similarity(ours.hidden_states[-1], theirs.hidden_states[-1], dim=-1)
+    assert measured["cosine_loss"] == pytest.approx(4 * count * cosine.mean().item(), rel=1e-4)
+    squares = [((a - b) ** 2).mean() for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)]
+    assert measured["hidden_loss"] == pytest.approx(4 * count * torch.stack(squares).mean().item(), rel=1e-4)
+    maps = [((a.mean(1) - b.mean(1)) ** 2).mean() for a, b in zip(ours.attentions, theirs.attentions, strict=True)]
+    assert measured["attention_maps_loss"] == pytest.approx(4 * count * torch.stack(maps).mean().item(), rel=1e-4)
+    assert min(measured.values()) >= 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_student_starts_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path):
+    torch.manual_seed(1)
+    deep = Encoder(Encoder.Config(kind=kind, size="mini", dropout=0.0)).build(
+        vocabulary_of(tiny_tokenizer), 64, "AutoModelForMaskedLM"
+    )
+    deep.save_pretrained(str(tmp_path))
+    objective = Distillation(teacher=tmp_path)
+
+    def shallow(auto):
+        config = type(deep.config).from_dict(
+            deep.config.to_dict() | {"num_hidden_layers": 2} | ({"layer_types": None} if kind == "modernbert" else {})
+        )
+        return type(deep)(config)
+
+    student = objective.assemble(shallow)
+    ours = next(m for m in student.model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 2)
+    theirs = next(m for m in deep.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
+    for place, source in enumerate((1, 3)):
+        wanted = theirs[source].state_dict()
+        assert all(torch.equal(value, wanted[name]) for name, value in ours[place].state_dict().items())
+    assert torch.equal(student.model.get_input_embeddings().weight, deep.get_input_embeddings().weight)
+
+
+def test_other_widths_are_projected_by_a_learned_map(teacher, batch, tiny_tokenizer):
+    wide = teacher("modernbert", "mini")
+    with pytest.raises(RecipeError, match="256 wide, the student 128"):
+        Distillation(teacher=wide).assemble(lambda auto: build(tiny_tokenizer))
+    objective = Distillation(teacher=wide, hidden=1.0)
+    student = objective.assemble(lambda auto: build(tiny_tokenizer))
+    objective.loss(student, batch).backward()
+    assert student.projection.weight.shape == (256, 128)
+    assert student.projection.weight.grad.abs().sum() > 0
+    assert list(objective.parts(student)) == [""]
+
+
+def test_a_teacher_that_cannot_teach_is_refused(teacher, tiny_tokenizer, tmp_path):
+    with pytest.raises(ArtifactError, match=r"objective\.teacher is None"):
+        Distillation().assemble(lambda auto: build(tiny_tokenizer))
+    model = build(tiny_tokenizer)
+    model.resize_token_embeddings(model.config.vocab_size + 8)
+    model.save_pretrained(str(tmp_path))
+    with pytest.raises(ArtifactError, match=r"tokenizer\.path"):
+        Distillation(teacher=tmp_path).assemble(lambda auto: build(tiny_tokenizer))
