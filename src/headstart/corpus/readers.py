@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator
 
@@ -179,8 +180,13 @@ def text_bytes(config: CorpusConfig) -> int:
 
 def _unpacked(path: Path, column: str) -> int:
     if path.suffix == ".parquet":
-        with pq.ParquetFile(path) as file:
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        try:
+            with pq.ParquetFile(path) as file:
+                groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{path} cannot be read as parquet ({error})", do="Restore the file or take it out"
+            ) from error
         columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         return sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
     if path.suffix == ".gz" and path.stat().st_size > 4:

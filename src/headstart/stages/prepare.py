@@ -117,7 +117,8 @@ def _sample(corpus: Corpus, megabytes: float, seed: int) -> list[str]:
 
 def _shares_by_bytes(corpus: Corpus) -> list[float]:
     """Return the shares before there are tokens to count."""
-    return mixture.shares_of(corpus, [readers.text_bytes(part) for part in mixture.parts_of(corpus).values()])
+    parts = mixture.parts_of(corpus).values()
+    return [1.0] if len(parts) == 1 else mixture.shares_of(corpus, [readers.text_bytes(part) for part in parts])
 
 
 def _reading_of_all(corpus: Corpus) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], most: int,
     AutoTokenizer loads the folder by itself; `load_pieces` reads what is returned here.
     """
     backend = tokenizer.backend_tokenizer
-    description = json.loads(backend.to_str())
+    # How the tokenizer was called last, cut or padded, is no part of what it is.
+    description: dict[str, Any] = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     kind = description["model"]["type"]
     if kind not in _LEARNERS or (kind == "BPE" and description["model"].get("continuing_subword_prefix")):
         raise ArtifactError(

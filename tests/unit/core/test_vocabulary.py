@@ -64,6 +64,14 @@ def test_special_tokens_are_known_and_missing_ones_are_minus_one():
     assert (bare.pad, bare.mask) == (-1, -1) and bare.special.sum() == 1
 
 
+def test_a_decoder_s_tokenizer_opens_and_ends_by_other_names():
+    words = {"<s>": 0, "</s>": 1, "a": 2}
+    both = vocabulary_of(fast(models.BPE(words, []), bos_token="<s>", eos_token="</s>"))
+    assert (both.cls, both.sep, both.pad, both.mask) == (0, 1, 1, -1)
+    one = vocabulary_of(fast(models.BPE(words, []), bos_token="</s>", eos_token="</s>", pad_token="<s>"))
+    assert (one.cls, one.sep, one.pad) == (1, 1, 0)
+
+
 def test_added_tokens_are_counted():
     tokenizer = fast(models.WordPiece(table(["a"]), unk_token="[UNK]"))
     tokenizer.add_tokens(["<new>"])

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.core.errors import DataError
 from headstart.corpus.mixture import CorpusMixture, parts_of, shares_of
-from headstart.corpus.readers import CorpusConfig
+from headstart.corpus.readers import CorpusConfig, text_bytes
 
 
 def mixture(*weights, **settings) -> CorpusMixture:
@@ -49,3 +50,9 @@ def test_one_corpus_is_all_there_is():
 def test_what_does_not_fit_together_is_refused(given, words):
     with pytest.raises(ValueError, match=words):
         CorpusMixture.model_validate(given)
+
+
+def test_a_torn_file_is_named_when_sizes_are_asked(tmp_path):
+    (tmp_path / "torn.parquet").write_text("torn", encoding="utf-8")
+    with pytest.raises(DataError, match=r"torn\.parquet cannot be read as parquet"):
+        text_bytes(CorpusConfig(files=[str(tmp_path / "torn.parquet")]))

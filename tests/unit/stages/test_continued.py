@@ -18,8 +18,9 @@ from transformers import (
 )
 
 import headstart
-from headstart.core import artifact
+from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError, RecipeError
+from headstart.stages.pretrain import PretrainRecipe
 from headstart.training.loop import Loop
 from headstart.training.progress import read_curve
 
@@ -170,6 +171,19 @@ def test_a_decoder_whose_tokenizer_knows_one_special_token(domain, way, recipe_o
     model, tokenizer = headstart.load(folder)
     assert len(tokenizer) == 530 == model.config.vocab_size, "30 tokens on 500, past the 12 spare rows"
     assert tokenizer.model_max_length == 64
+
+
+def test_recipes_that_use_none_of_it_are_filled_as_ever(way, recipe_of):
+    """Runs, tokenizers and shards are named by a hash of their settings: a new key would make others of them."""
+    filled = config.to_dict(config.fill(PretrainRecipe, recipe_of["pretrain"](way)))
+    assert list(filled) == ["seed", "output", "corpus", "tokenizer", "backbone", "objective", "training", "cost"]
+    assert list(filled["tokenizer"]) == ["kind", "vocab", "lowercase", "path", "sample_mb"]
+    assert list(filled["corpus"]) == [
+        "files", "text", "documents", "validation", "min_characters", "max_reject_share", "prepared",
+    ]  # fmt: skip
+    assert filled["training"]["row_length"] == 32 and "extend" not in config.to_yaml(
+        config.fill(PretrainRecipe, filled)
+    )
 
 
 @pytest.mark.parametrize(
