@@ -3,7 +3,7 @@
     Document ─ tokens ─ rows ─ Objective.corrupt ─ Batch ─ Backbone's model ─ Objective.loss
     labelled rows ─ Task.encode ─ Task.collate ─ Batch ─ Adaptation's model ─ Task.loss
 
-The training loop sees a Learner, and the Feeds of later phases, and nothing else. Torch is named for type checkers only.
+The training loop sees a Learner, and the Feeds of later phases, alone. Torch is named for type checkers only.
 """
 
 from __future__ import annotations
