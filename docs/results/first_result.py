@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from pages import cost_of, headstart, is_finished, read, run_all, score, write
+from pages import cost_table, headstart, is_finished, read, run_all, score, write
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "qnli", "stsb", "trec6", "subj")
 LABELS = (500, 5000)
@@ -74,8 +74,7 @@ def costs() -> str:
     for labels in LABELS:
         done = [output(task, labels) for task in TASKS if is_finished(output(task, labels))]
         parts[f"fine-tuning, {labels} labels: {len(done)} tasks"] = done
-    lines = [f"| {name} | {cost_of(folders)} |" for name, folders in parts.items() if folders]
-    return "\n".join(["| part | cost |", "|---|---|", *lines])
+    return cost_table(parts)
 
 
 def main() -> None:

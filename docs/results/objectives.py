@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pages import cost_of, is_finished, read, run_all, score, write
+from pages import cost_table, is_finished, read, run_all, score, write
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "masked_lm": (),
@@ -83,8 +83,7 @@ def costs() -> str:
     """Return what both halves cost, measured."""
     before = [folder(variant) for variant in VARIANTS if is_finished(folder(variant))]
     after = [output(v, task) for v in VARIANTS for task in TASKS if is_finished(output(v, task))]
-    parts = {f"{len(before)} pre-trainings": before, f"{len(after)} fine-tunings × 3 seeds": after}
-    return "\n".join(["| part | cost |", "|---|---|", *(f"| {n} | {cost_of(f)} |" for n, f in parts.items() if f)])
+    return cost_table({f"{len(before)} pre-trainings": before, f"{len(after)} fine-tunings × 3 seeds": after})
 
 
 def main() -> None:

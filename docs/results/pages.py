@@ -47,12 +47,16 @@ def score(values: Sequence[float]) -> str:
     return f"{100 * summary.mean:.1f} ± {100 * (summary.high - summary.mean):.1f}"
 
 
-def cost_of(folders: Sequence[Path]) -> str:
-    """Return the price tag of some finished runs together, in one sentence."""
+def cost_table(parts: dict[str, list[Path]]) -> str:
+    """Return a row for each part of the work with the price tag of its finished runs together."""
     from headstart.evaluation.cost import PriceTag
 
-    tags = [PriceTag.from_dict(read(folder)["cost"]) for folder in folders]
-    return sum(tags[1:], tags[0]).sentence()
+    lines = ["| part | cost |", "|---|---|"]
+    for name, folders in parts.items():
+        tags = [PriceTag.from_dict(read(folder)["cost"]) for folder in folders]
+        if tags:
+            lines.append(f"| {name} | {sum(tags[1:], tags[0]).sentence()} |")
+    return "\n".join(lines)
 
 
 def write(page: Path, tables: dict[str, str]) -> None:

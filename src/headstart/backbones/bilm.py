@@ -11,26 +11,27 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForPreTraining,
     AutoModelForSequenceClassification,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 
 from headstart.backbones.bilm_heads import BiLMForPreTraining, BiLMForSequenceClassification
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel
 from headstart.backbones.characters import CharacterInput, character_table
-from headstart.backbones.sizes import SIZES, from_config, require_room, require_size
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 from headstart.core.errors import ArtifactError
 
 
-class BiLM:
+class BiLM(SizedBackbone):
     """Two LSTM language models, from the left and from the right, and a learned mixture of their layers.
 
     A named size gives layers and width; the width is that of both directions together, and there are no heads.
@@ -45,7 +46,7 @@ class BiLM:
         input: Literal["subword", "characters"] = Field(
             "subword", description="a token's vector is its own, or made of its spelling by a convolution (ELMo)"
         )
-        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         cells: int = Field(
             4,
             ge=1,
@@ -55,20 +56,10 @@ class BiLM:
         dropout: float = Field(0.1, ge=0, lt=1, description="ELMo used 0.1; 0 suits a single pass over the text")
         max_length: int = Field(512, ge=8, le=65536, description="longest row; an LSTM itself sets no limit")
 
-        _known_size = field_validator("size")(require_size)
-
-    def __init__(self, config: Config) -> None:
-        """Remember the section of the recipe."""
-        self.config = config
-
-    def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
-    ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        require_room(row_length, self.config.max_length)
-        size = SIZES[self.config.size].scaled(scale)
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return the biLM's config."""
         table = self._spelling(vocabulary)
-        config = BiLMConfig(
+        return BiLMConfig(
             vocab_size=vocabulary.size,
             num_hidden_layers=size.layers,
             hidden_size=size.hidden,
@@ -78,7 +69,13 @@ class BiLM:
             dropout=self.config.dropout,
             tie_word_embeddings=table is None,
         )
-        model = from_config(config, vocabulary, auto_class, changes)
+
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model that knows how its tokens are spelt, where it reads them so."""
+        model = super().build(vocabulary, row_length, auto_class, scale, **changes)
+        table = self._spelling(vocabulary)
         if table is not None:
             for module in model.modules():
                 if isinstance(module, CharacterInput):

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from headstart.backbones.growth import Growth, grow, require_growth
-from headstart.backbones.sizes import Size
+from headstart.backbones.sizes import Size, change
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
-from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.errors import ArtifactError, RecipeError, first_line
 
 _COUNT_FROM_PAD = ("roberta", "camembert", "mpnet", "longformer")
 """Parts of the names of layouts that count positions from the padding's id on, so that as many are never used."""
@@ -71,10 +71,10 @@ class Checkpoint:
         folder, config = self.path / self.part, self.config_of()
         if self.part and not (folder / "config.json").is_file():
             _rescale(config, scale)
-            _change(config, changes)
+            change(config, changes)
             model: PreTrainedModel = getattr(transformers, auto_class).from_config(config)
         else:
-            _change(config, changes)
+            change(config, changes)
             model = _load(folder, config, auto_class)
             if self.config.grow is not None and not self.part:
                 model = grow(model, self.config.grow)
@@ -100,7 +100,7 @@ class Checkpoint:
             return AutoConfig.from_pretrained(str(home), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(
-                f"{home} has no config that transformers can read ({_first_line(error)})",
+                f"{home} has no config that transformers can read ({first_line(error)})",
                 allowed="backbone.path is a local Hugging Face folder",
                 do="Restore the folder or give another",
             ) from error
@@ -138,7 +138,7 @@ def _load(folder: Path, config: PreTrainedConfig, auto_class: str) -> PreTrained
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ArtifactError(
-            f"the weights in {folder} cannot be loaded as {auto_class} ({_first_line(error)})",
+            f"the weights in {folder} cannot be loaded as {auto_class} ({first_line(error)})",
             allowed="model.safetensors lies beside config.json and fits it",
             do="Restore or complete the folder",
         ) from error
@@ -149,15 +149,6 @@ def _rescale(config: PreTrainedConfig, scale: float) -> None:
     """Multiply the width of a config, in whole heads of the same width."""
     before = Size(config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
     after = before.scaled(scale)
-    _change(config, {"hidden_size": after.hidden, "num_attention_heads": after.heads})
+    change(config, {"hidden_size": after.hidden, "num_attention_heads": after.heads})
     if getattr(config, "intermediate_size", None):
         config.intermediate_size = config.intermediate_size * after.hidden // before.hidden
-
-
-def _change(config: PreTrainedConfig, changes: Mapping[str, Any]) -> None:
-    for name, value in changes.items():
-        setattr(config, name, value)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(": ")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
-from transformers import GPT2Config, LlamaConfig, ModernBertDecoderConfig, PreTrainedConfig, PreTrainedModel
+from pydantic import Field
+from transformers import GPT2Config, LlamaConfig, ModernBertDecoderConfig, PreTrainedConfig
 
-from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 
 
-class Decoder:
+class Decoder(SizedBackbone):
     """Left-to-right decoder (gpt2, llama, modernbert-decoder) for next-token prediction and generation."""
 
     paper: ClassVar[str] = "Radford et al. 2019, GPT-2; Touvron et al. 2023, LLaMA; Weller et al. 2025, Ettin"
@@ -25,26 +25,17 @@ class Decoder:
         kind: Literal["gpt2", "llama", "modernbert-decoder"] = Field(
             "modernbert-decoder", description="layout of the network; modernbert-decoder is modernbert, left to right"
         )
-        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         dropout: float = Field(
             0.1, ge=0, lt=1, description="GPT used 0.1; 0 suits a single pass over the text; llama has it in attention"
         )
         max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
 
-        _known_size = field_validator("size")(require_size)
-
-    def __init__(self, config: Config) -> None:
-        """Remember the section of the recipe."""
-        self.config = config
-
-    def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
-    ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        require_room(row_length, self.config.max_length)
-        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config)
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return the config of the chosen kind."""
+        config = _CONFIGS[self.config.kind](size, self.config)
         config.vocab_size = vocabulary.size
-        return from_config(config, vocabulary, auto_class, changes)
+        return config
 
 
 def _gpt2(size: Size, config: Decoder.Config) -> PreTrainedConfig:

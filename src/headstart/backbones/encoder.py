@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from transformers import (
     AlbertConfig,
     BertConfig,
@@ -13,16 +13,15 @@ from transformers import (
     ElectraConfig,
     ModernBertConfig,
     PreTrainedConfig,
-    PreTrainedModel,
     RobertaConfig,
 )
 
-from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 
 
-class Encoder:
+class Encoder(SizedBackbone):
     """Bidirectional encoder (bert, roberta, modernbert, deberta-v2, albert, electra) for masked prediction."""
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT; Warner et al. 2024, ModernBERT"
@@ -34,23 +33,13 @@ class Encoder:
         kind: Literal["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"] = Field(
             "modernbert", description="layout of the network; bert is the classic, modernbert the newest"
         )
-        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; 0 suits a single pass over the text")
         max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
 
-        _known_size = field_validator("size")(require_size)
-
-    def __init__(self, config: Config) -> None:
-        """Remember the section of the recipe."""
-        self.config = config
-
-    def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
-    ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        require_room(row_length, self.config.max_length)
-        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config, vocabulary)
-        return from_config(config, vocabulary, auto_class, changes)
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return the config of the chosen kind."""
+        return _CONFIGS[self.config.kind](size, self.config, vocabulary)
 
 
 def _common(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> dict[str, Any]:

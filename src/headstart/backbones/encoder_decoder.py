@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from transformers import BartConfig, PreTrainedConfig, PreTrainedModel, T5Config
 
-from headstart.backbones.sizes import SIZES, Size, from_config, require_room, require_size
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 
 
-class EncoderDecoder:
+class EncoderDecoder(SizedBackbone):
     """Encoder-decoder (t5, bart) that reads a text from both sides and writes another from left to right."""
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5; Lewis et al. 2020, BART"
@@ -27,26 +27,22 @@ class EncoderDecoder:
         kind: Literal["t5", "bart"] = Field(
             "t5", description="layout of the network; t5 has relative positions, bart learned ones"
         )
-        size: str = Field("mini", description=f"one of {', '.join(SIZES)}; its layers stand on each side")
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}; its layers stand on each side")
         dropout: float = Field(0.1, ge=0, lt=1, description="T5 and BART used 0.1; 0 suits a single pass over the text")
         max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
         tie: bool = Field(
             False, description="encoder and decoder layers share their weights (T5's table 2: hardly any worse)"
         )
 
-        _known_size = field_validator("size")(require_size)
-
-    def __init__(self, config: Config) -> None:
-        """Remember the section of the recipe."""
-        self.config = config
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return the config of the chosen kind."""
+        return _CONFIGS[self.config.kind](size, self.config, vocabulary)
 
     def build(
         self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        require_room(row_length, self.config.max_length)
-        config = _CONFIGS[self.config.kind](SIZES[self.config.size].scaled(scale), self.config, vocabulary)
-        model = from_config(config, vocabulary, auto_class, changes)
+        """Return a freshly initialised model, its two sides tied if wished."""
+        model = super().build(vocabulary, row_length, auto_class, scale, **changes)
         if self.config.tie:
             tie_layers(model)
         return model

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import transformers
+from pydantic import AfterValidator
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headstart.core.contracts import Vocabulary
@@ -48,29 +51,48 @@ SIZES: dict[str, Size] = {
 """Named sizes. tiny to medium are those of Turc et al. 2019, base and large BERT's."""
 
 
-def require_size(value: str) -> str:
-    """Return the name of a size, or say which there are; for a field's validator."""
+def _known(value: str) -> str:
     if value not in SIZES:
         raise ValueError(f"it must be one of {', '.join(SIZES)}.")
     return value
 
 
-def require_room(row_length: int, max_length: int) -> None:
-    """Raise unless the model can read rows of this length."""
-    if row_length > max_length:
-        raise RecipeError(
-            f"training.row_length is {row_length}; backbone.max_length is {max_length}",
-            do="Shorten the rows or raise backbone.max_length",
-        )
+SizeName = Annotated[str, AfterValidator(_known)]
+"""A setting that names one of the sizes."""
 
 
-def from_config(
-    config: PreTrainedConfig, vocabulary: Vocabulary, auto_class: str, changes: dict[str, Any]
-) -> PreTrainedModel:
-    """Build a new model of a transformers class, its special ids those of the vocabulary."""
-    config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
-    config.bos_token_id, config.eos_token_id = vocabulary.cls, vocabulary.sep
+class SizedBackbone(ABC):
+    """Base of the families with named sizes: a subclass says by `layout` what config a size has."""
+
+    config: Any
+    """The section of the recipe: its `size`, and `max_length`, the longest row the model can ever read."""
+
+    def __init__(self, config: Any) -> None:
+        """Remember the section of the recipe."""
+        self.config = config
+
+    @abstractmethod
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return the config of a network of this size for this vocabulary."""
+
+    def build(
+        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+    ) -> PreTrainedModel:
+        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
+        if row_length > self.config.max_length:
+            raise RecipeError(
+                f"training.row_length is {row_length}; backbone.max_length is {self.config.max_length}",
+                do="Shorten the rows or raise backbone.max_length",
+            )
+        config = self.layout(SIZES[self.config.size].scaled(scale), vocabulary)
+        config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
+        config.bos_token_id, config.eos_token_id = vocabulary.cls, vocabulary.sep
+        change(config, changes)
+        model: PreTrainedModel = getattr(transformers, auto_class).from_config(config)
+        return model
+
+
+def change(config: PreTrainedConfig, changes: Mapping[str, Any]) -> None:
+    """Overwrite fields of a config."""
     for name, value in changes.items():
         setattr(config, name, value)
-    model: PreTrainedModel = getattr(transformers, auto_class).from_config(config)
-    return model

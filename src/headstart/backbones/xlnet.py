@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
-from transformers import PreTrainedModel, XLNetConfig
+from pydantic import Field
+from transformers import PreTrainedConfig, XLNetConfig
 
-from headstart.backbones.sizes import SIZES, from_config, require_room, require_size
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 
 
-class XLNet:
+class XLNet(SizedBackbone):
     """Two-stream Transformer with relative positions: what a token is, and what is asked of its place."""
 
     paper: ClassVar[str] = "Yang et al. 2019, XLNet"
@@ -21,23 +21,13 @@ class XLNet:
         """How large."""
 
         family: Literal["xlnet"] = "xlnet"
-        size: str = Field("mini", description=f"one of {', '.join(SIZES)}")
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         dropout: float = Field(0.1, ge=0, lt=1, description="XLNet used 0.1; 0 suits a single pass over the text")
         max_length: int = Field(512, ge=8, le=65536, description="longest row; positions are relative and set no limit")
 
-        _known_size = field_validator("size")(require_size)
-
-    def __init__(self, config: Config) -> None:
-        """Remember the section of the recipe."""
-        self.config = config
-
-    def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
-    ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        require_room(row_length, self.config.max_length)
-        size = SIZES[self.config.size].scaled(scale)
-        config = XLNetConfig(
+    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
+        """Return XLNet's config."""
+        return XLNetConfig(
             vocab_size=vocabulary.size,
             n_layer=size.layers,
             d_model=size.hidden,
@@ -51,4 +41,3 @@ class XLNet:
             summary_type="first",
             summary_last_dropout=self.config.dropout,
         )
-        return from_config(config, vocabulary, auto_class, changes)

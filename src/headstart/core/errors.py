@@ -30,6 +30,11 @@ class ResourceError(HeadstartError):
     """The machine lacks something: disk, memory, an optional package."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the beginning of a library's message, which may run over many lines, to stand inside one of ours."""
+    return str(error).strip().partition("\n")[0].rstrip(": ")
+
+
 def _sentence(part: str) -> str:
     part = part.strip()
     return part if part.endswith((".", "?", "!", ":")) or "\n" in part else part + "."

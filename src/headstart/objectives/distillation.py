@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
@@ -14,6 +13,7 @@ from headstart.core.contracts import Batch, ModelMaker
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.imitation import cosine_distance, layer_map, soft_target_loss, squared_distance
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
+from headstart.objectives.positions import hits, summed_loss
 
 
 class Distillation(MaskedLM):
@@ -84,11 +84,10 @@ class Distillation(MaskedLM):
         """Return sums over the predictions: the whole loss, its terms unweighed, and correct guesses."""
         terms, logits = self._terms(model, batch)
         weights = {name: getattr(self.config, name) for name in terms}
-        hits = (logits.argmax(-1) == batch["labels"]) * batch["weights"]
         return {
             "loss": sum(map(float, terms.values())),
             **{f"{name}_loss": float(value) / weights[name] for name, value in terms.items()},
-            "accuracy": float(hits.sum()),
+            "accuracy": float(hits(logits, batch)),
         }
 
     def _terms(self, model: Student, batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -106,8 +105,7 @@ class Distillation(MaskedLM):
         per_row = weights.sum(1)
         terms: dict[str, torch.Tensor] = {}
         if settings.text:
-            losses = F.cross_entropy(found.logits.flatten(0, 1).float(), batch["labels"].flatten(), reduction="none")
-            terms["text"] = settings.text * (losses * weights.flatten()).sum()
+            terms["text"] = settings.text * summed_loss(found.logits, batch)
         if settings.soft:
             apart = soft_target_loss(found.logits, goal.logits, settings.temperature)
             terms["soft"] = settings.soft * (apart * weights).sum()

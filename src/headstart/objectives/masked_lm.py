@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
@@ -15,6 +14,7 @@ from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.attention import DIRECTIONS, additive, seeing, sight
 from headstart.objectives.base import BaseObjective
+from headstart.objectives.positions import hits, spread, summed_loss
 
 
 class MaskedLM(BaseObjective):
@@ -87,19 +87,12 @@ class MaskedLM(BaseObjective):
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the predicted positions."""
-        logits = masked_logits(model, batch)
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), reduction="none")
-        return (losses * batch["weights"].flatten()).sum()
+        return summed_loss(masked_logits(model, batch), batch)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
         """Return sums over the batch's predictions: loss in nats and correct guesses."""
-        logits = masked_logits(model, batch).flatten(0, 1).float()
-        labels, weights = batch["labels"].flatten(), batch["weights"].flatten()
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        return {
-            "loss": float((losses * weights).sum()),
-            "accuracy": float(((logits.argmax(-1) == labels) * weights).sum()),
-        }
+        logits = masked_logits(model, batch)
+        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(hits(logits, batch))}
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return input_ids and labels as long as the rows, -100 wherever nothing is predicted.
@@ -107,7 +100,7 @@ class MaskedLM(BaseObjective):
         Unless tokens see the whole row, an attention mask of four dimensions comes with them, which all kinds of
         encoder but deberta-v2 take.
         """
-        inputs = {"input_ids": batch["input_ids"], "labels": full_labels(batch)}
+        inputs = {"input_ids": batch["input_ids"], "labels": spread(batch, "labels", -100)}
         if "attention" in batch:
             inputs["attention_mask"] = additive(sight(batch["attention"], batch["input_ids"].shape[1]))
         return inputs
@@ -134,14 +127,6 @@ class MaskedLM(BaseObjective):
         strangers = ordinary[chance.integers(0, len(ordinary), size=len(tokens))]
         shown = np.where(draw < self.config.mask, vocabulary.mask, tokens)
         return np.where((draw >= self.config.mask) & (draw < self.config.mask + self.config.random), strangers, shown)
-
-
-def full_labels(batch: Batch) -> torch.Tensor:
-    """Spread labels at positions over whole rows, -100 wherever nothing is predicted."""
-    labels = torch.full_like(batch["input_ids"], -100)
-    rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
-    labels[rows, batch["positions"][rows, slots]] = batch["labels"][rows, slots]
-    return labels
 
 
 def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:

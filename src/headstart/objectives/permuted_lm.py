@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from transformers import PreTrainedModel
 
@@ -14,6 +13,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective
+from headstart.objectives.positions import hits, summed_loss
 
 
 class PermutedLM(BaseObjective):
@@ -78,13 +78,12 @@ class PermutedLM(BaseObjective):
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the targets."""
-        return self._losses(self._logits(model, batch), batch).sum()
+        return summed_loss(self._logits(model, batch), batch)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
         """Return sums over the batch's targets: loss in nats and correct guesses."""
         logits = self._logits(model, batch)
-        hits = (logits.argmax(-1) == batch["labels"]) * batch["weights"]
-        return {"loss": float(self._losses(logits, batch).sum()), "accuracy": float(hits.sum())}
+        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(hits(logits, batch))}
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the batch as XLNetLMHeadModel takes it, with the two masks written out."""
@@ -92,12 +91,8 @@ class PermutedLM(BaseObjective):
         return {**_model_inputs(batch), "labels": labels}
 
     def _logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor = model(**_model_inputs(batch)).logits.float()
+        logits: torch.Tensor = model(**_model_inputs(batch)).logits
         return logits
-
-    def _losses(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        losses = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-        return losses * batch["weights"].flatten()
 
     def _spans(self, length: int, count: int, chance: np.random.Generator) -> Ints:
         """Choose `count` of `length` places in spans, each somewhere in its share of the length."""

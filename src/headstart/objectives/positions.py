@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from headstart.core.contracts import Batch
 
@@ -13,6 +14,17 @@ def spread(batch: Batch, name: str, filler: int) -> torch.Tensor:
     rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
     whole[rows, batch["positions"][rows, slots]] = batch[name][rows, slots]
     return whole
+
+
+def summed_loss(logits: torch.Tensor, batch: Batch, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the cross-entropy in nats of logits in slots, summed by the batch's weights or by others."""
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), reduction="none")
+    return (losses * (batch["weights"] if weights is None else weights).flatten()).sum()
+
+
+def hits(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return the weight of the slots whose likeliest token is the label."""
+    return ((logits.argmax(-1) == batch["labels"]) * batch["weights"]).sum()
 
 
 def slots(labels: torch.Tensor) -> dict[str, torch.Tensor]:

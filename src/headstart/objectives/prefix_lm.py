@@ -14,6 +14,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Batch, ModelMaker, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import generator
+from headstart.objectives.attention import additive
 from headstart.objectives.chunked import TextObjective
 
 
@@ -120,9 +121,7 @@ def prefix_mask(prefixes: torch.Tensor, length: int) -> torch.Tensor:
     true and false, because transformers' plain attention adds what it is given.
     """
     places = torch.arange(length, device=prefixes.device)
-    seen = (places[None, :] <= places[:, None]) | (places < prefixes[:, None, None, None])
-    hidden = torch.finfo(torch.float32).min
-    return torch.zeros(seen.shape, device=prefixes.device).masked_fill(~seen, hidden)
+    return additive((places <= places[:, None]) | (places < prefixes[:, None, None]))
 
 
 def _tensors(**arrays: Any) -> Batch:

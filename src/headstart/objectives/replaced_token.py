@@ -14,8 +14,8 @@ from headstart.core.config import Section
 from headstart.core.contracts import Batch, ModelMaker, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
-from headstart.objectives.masked_lm import MaskedLM, full_labels, masked_logits
-from headstart.objectives.positions import slots
+from headstart.objectives.masked_lm import MaskedLM, masked_logits
+from headstart.objectives.positions import slots, spread, summed_loss
 
 
 class GeneratorAndDiscriminator(torch.nn.Module):
@@ -196,12 +196,11 @@ class ReplacedToken(BaseObjective):
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the keywords of the two networks' roof; labels are as long as the rows."""
         names = ("input_ids", "draws", "ordinary", "barred")
-        return {**{name: batch[name] for name in names}, "labels": full_labels(batch)}
+        return {**{name: batch[name] for name in names}, "labels": spread(batch, "labels", -100)}
 
 
 def _generator_loss(played: Played, batch: Batch) -> torch.Tensor:
-    losses = F.cross_entropy(played.guesses.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    return (losses * batch["weights"].flatten()).sum()
+    return summed_loss(played.guesses, batch)
 
 
 def _discriminator_loss(played: Played, batch: Batch) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -17,8 +18,8 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits, ObjectiveCollator
 from headstart.objectives.heads import Head, HeadConfig, beside, recorded_states
-from headstart.objectives.masked_lm import MaskedLM, full_labels, masked_outputs
-from headstart.objectives.positions import slots
+from headstart.objectives.masked_lm import MaskedLM, masked_outputs
+from headstart.objectives.positions import hits, slots, spread, summed_loss
 
 SENTENCE_LOGITS = {BertForPreTraining: "seq_relationship_logits", AlbertForPreTraining: "sop_logits"}
 """The classes of transformers that predict masked tokens and judge two segments, and where the verdict stands."""
@@ -87,7 +88,7 @@ class Judged(NamedTuple):
     """Logits of the verdict on each row, shape (rows, 2)."""
 
 
-class SentencePairs(BaseObjective):
+class SentencePairs(BaseObjective, ABC):
     """Base of the objectives that judge two segments; a subclass says by `arrange` what is shown.
 
     With masks the loss is the mean over masked tokens plus the mean over rows, each row counted by its masked tokens;
@@ -103,9 +104,9 @@ class SentencePairs(BaseObjective):
         self.settings = config
         self._masks = MaskedLM(rate=config.rate)
 
+    @abstractmethod
     def arrange(self, first: Ints, second: Ints, stranger: Ints, chance: np.random.Generator) -> tuple[Ints, Ints, int]:
         """Return what is shown as A and as B, and the label: 0 as they stood in the text, 1 otherwise."""
-        raise NotImplementedError
 
     def row_shape(self, row_length: int) -> RowShape:
         """Ask for `[CLS] A [SEP] B [SEP]`."""
@@ -175,19 +176,18 @@ class SentencePairs(BaseObjective):
         right = (judged.verdicts.argmax(-1) == batch["sentence_labels"]) * batch["weights"].sum(1)
         if judged.guesses is None:
             return {"loss": sentence, "accuracy": float(right.sum())}
-        hits = (judged.guesses.argmax(-1) == batch["labels"]) * batch["weights"]
         return {
             "loss": masked + sentence,
             "masked_loss": masked,
             "sentence_loss": sentence,
-            "accuracy": float(hits.sum()),
+            "accuracy": float(hits(judged.guesses, batch)),
             "sentence_accuracy": float(right.sum()),
         }
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the keywords of the module; labels of masked tokens are as long as the rows."""
         names = ("input_ids", "attention_mask", "token_type_ids", "sentence_labels")
-        labels = {"labels": full_labels(batch)} if "positions" in batch else {}
+        labels = {"labels": spread(batch, "labels", -100)} if "positions" in batch else {}
         return {name: batch[name] for name in names} | labels
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> ObjectiveCollator:
@@ -247,8 +247,7 @@ def _with_both_heads(make: ModelMaker) -> PreTrainedModel | None:
 def _masked_loss(judged: Judged, batch: Batch) -> torch.Tensor:
     if judged.guesses is None:
         return judged.verdicts.new_zeros(())
-    losses = F.cross_entropy(judged.guesses.flatten(0, 1).float(), batch["labels"].flatten(), reduction="none")
-    return (losses * batch["weights"].flatten()).sum()
+    return summed_loss(judged.guesses, batch)
 
 
 def _sentence_loss(judged: Judged, batch: Batch) -> torch.Tensor:

@@ -17,8 +17,8 @@ from headstart.core.contracts import Batch, Bools, Ints, ModelMaker, Rows, Vocab
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
 from headstart.objectives.heads import Head, HeadConfig, beside, recorded_states
-from headstart.objectives.masked_lm import full_labels, masked_logits
-from headstart.objectives.positions import slots, spread
+from headstart.objectives.masked_lm import masked_logits
+from headstart.objectives.positions import slots, spread, summed_loss
 
 FARTHEST = 20
 """Tokens of a span that the boundary objective predicts, from its start; SpanBERT's code has the same limit."""
@@ -192,7 +192,7 @@ class SpanBoundary(BaseObjective):
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the keywords of the module, each as long as the rows."""
         distances = {name: spread(batch, name, 0) for name in ("before", "after")}
-        return {"input_ids": batch["input_ids"], "labels": full_labels(batch), **distances}
+        return {"input_ids": batch["input_ids"], "labels": spread(batch, "labels", -100), **distances}
 
     def _spans(
         self, row: Ints, vocabulary: Vocabulary, budget: int, chance: np.random.Generator
@@ -228,14 +228,9 @@ def _free_runs(taken: Bools, fits: Bools, length: int) -> Ints:
 
 
 def _masked_loss(predicted: Predicted, batch: Batch) -> torch.Tensor:
-    return _cross_entropy(predicted.masked, batch["labels"], batch["weights"])
+    return summed_loss(predicted.masked, batch)
 
 
 def _boundary_loss(predicted: Predicted, batch: Batch) -> torch.Tensor:
     near = (batch["before"] <= FARTHEST).float()
-    return _cross_entropy(predicted.boundary, batch["labels"], batch["weights"] * near)
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum()
+    return summed_loss(predicted.boundary, batch, batch["weights"] * near)

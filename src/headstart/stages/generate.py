@@ -197,9 +197,11 @@ class _Past(Section):
 
 def _past(folder: Path) -> _Past:
     """Read it from Headstart's own manifest; another model is taken to be what its tokenizer shows."""
-    if not artifact.is_complete(folder) or artifact.verify(folder)["kind"] != "checkpoint of pretrain":
+    if not artifact.is_complete(folder):
         return _Past()
-    manifest = artifact.read_manifest(folder)
+    manifest = artifact.verify(folder)
+    if manifest["kind"] != "checkpoint of pretrain":
+        return _Past()
     recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
     objective = registry.build("objectives", recipe.objective)
     sections = [section.model_dump() for section in getattr(recipe.objective, "objectives", [recipe.objective])]

@@ -69,7 +69,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     first_rows = recipe.training.rows_of(recipe.training.phases[0].length)
     for phase in recipe.training.phases:
         batch_rows = recipe.training.rows_of(phase.length)
-        rows = min(batch_rows, max(1, (recipe.training.micro_batch_size or first_rows) * batch_rows // first_rows))
+        rows = recipe.training.samples_together(batch_rows, first_rows)
         batch = objective.corrupt(_noise(vocabulary, objective.row_shape(phase.length), rows), vocabulary, 0)
         read = objective.tokens(batch)
         per_token = flops_per_token(module, batch, read)

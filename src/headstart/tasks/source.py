@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from headstart.core import artifact, registry
 from headstart.core.contracts import Task
-from headstart.core.errors import ArtifactError
+from headstart.core.errors import ArtifactError, first_line
 from headstart.core.randomness import integer
 
 _OF_THEIR_OWN = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
@@ -39,7 +39,7 @@ class CheckpointFolder:
         # The loader raises bare Exception for a torn tokenizer.json.
         except Exception as error:
             raise ArtifactError(
-                f"{self.path} has no tokenizer that transformers can load ({_first_line(error)})",
+                f"{self.path} has no tokenizer that transformers can load ({first_line(error)})",
                 allowed="tokenizer.json and tokenizer_config.json lie beside the weights",
                 do="Restore or complete the folder",
             ) from error
@@ -62,7 +62,7 @@ class CheckpointFolder:
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ArtifactError(
-                f"the weights in {self.path} cannot be loaded ({_first_line(error)})",
+                f"the weights in {self.path} cannot be loaded ({first_line(error)})",
                 allowed="model.safetensors lies beside config.json and fits it",
                 do="Restore or complete the folder",
             ) from error
@@ -96,7 +96,7 @@ class CheckpointFolder:
             config = AutoConfig.from_pretrained(str(self.path))
         except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(
-                f"{self.path / 'config.json'} is no config that transformers can read ({_first_line(error)})",
+                f"{self.path / 'config.json'} is no config that transformers can read ({first_line(error)})",
                 do="Restore the folder or give another",
             ) from error
         family = family_of(config)
@@ -146,7 +146,3 @@ def family_of(config: PreTrainedConfig) -> str:
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         return "encoder"
     return "decoder" if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(": ")

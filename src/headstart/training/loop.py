@@ -129,7 +129,7 @@ class Loop:
     def micro(self) -> int:
         """Return the samples of one forward pass, whose tokens are as many in every phase as in the first."""
         size, first = self.phases.current(self.progress).batch_size, self.phases.all[0].batch_size
-        return min(size, max(1, (self.settings.micro_batch_size or first) * size // first))
+        return self.settings.samples_together(size, first)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which this run's forward passes take place."""

@@ -43,6 +43,10 @@ class TrainingSettings(Section):
         20, ge=1, description="steps in a row with a loss that is not finite before the run gives up"
     )
 
+    def samples_together(self, batch_size: int, first: int) -> int:
+        """Return the samples of one forward pass in a phase: as many tokens as in the first, of batch size `first`."""
+        return min(batch_size, max(1, (self.micro_batch_size or first) * batch_size // first))
+
     @field_validator("budget", mode="before")
     @classmethod
     def _readable_budget(cls, value: Any) -> str:
