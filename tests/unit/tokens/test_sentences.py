@@ -66,6 +66,6 @@ def test_cjk_sentences_too_but_for_unigram(text: str, tokenizers: dict[str, PreT
 @pytest.mark.parametrize("unit", [" ", ".", '"', ". ", "a", "。", "\n", ".)"])
 def test_time_is_linear_on_monotonous_text(unit: str) -> None:
     text = unit * (400_000 // len(unit)) + "x"
-    start = time.perf_counter()
+    start = time.process_time()
     sentence_starts(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
