@@ -11,9 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from headstart.core import artifact
-from headstart.core.errors import HeadstartError
+from headstart.core.errors import HeadstartError, RecipeError
 
 _STOPPED = 130
+_RANK, _WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+"""Which of how many processes this is, as `torchrun` says."""
 
 app = typer.Typer(
     help="Pre-train a language model once on your own text, fine-tune it for many tasks, "
@@ -41,8 +43,9 @@ def pretrain(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) 
     filled = config.load(recipe, stage.PretrainRecipe, overrides or [])
     before = _finished(filled.output)
     folder = stage.run(filled, quiet)
-    _say_if_finished_before(before, folder)
-    _print(stage.summary(folder))
+    if _RANK == 0:
+        _say_if_finished_before(before, folder)
+        _print(stage.summary(folder))
 
 
 @app.command()
@@ -51,6 +54,7 @@ def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) 
     from headstart.core import config
     from headstart.stages import finetune as stage
 
+    _require_one_process("finetune")
     filled = config.load(recipe, stage.FinetuneRecipe, overrides or [])
     before = _finished(filled.output)
     folder = stage.run(filled, quiet)
@@ -119,7 +123,6 @@ def list_(
 def schema(verb: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain") -> None:
     """The JSON Schema of a recipe, for editors to complete and check from."""
     from headstart.core import config, registry
-    from headstart.core.errors import RecipeError
     from headstart.stages import recipes
 
     known = recipes.by_verb()
@@ -142,6 +145,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors meant for a person are printed without a traceback unless --debug is given."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if _WORLD_SIZE > 1:
+        # Every process would say that it looks for parameters that a batch leaves out, which is what is meant.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         app(args=arguments, prog_name="headstart")
     except HeadstartError as error:
@@ -166,6 +172,15 @@ def main(arguments: list[str] | None = None) -> None:
             err=True,
         )
         sys.exit(1)
+
+
+def _require_one_process(verb: str) -> None:
+    if _WORLD_SIZE > 1:
+        raise RecipeError(
+            f"headstart {verb} was started in {_WORLD_SIZE} processes",
+            allowed="torchrun starts `headstart pretrain` alone",
+            do=f"Run `headstart {verb}` without torchrun",
+        )
 
 
 def _finished(folder: Path) -> bool:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from headstart.core.contracts import Batch
 from headstart.objectives.base import BaseObjective
+from headstart.objectives.cross_entropy import summed_cross_entropy
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 
@@ -44,8 +44,8 @@ class TextObjective(BaseObjective):
         states, labels, weights = predictions(model, batch)
         loss = hits = 0.0
         for part, wanted, counted in _chunks(states, labels, weights, self.config.chunk):
-            logits = head_logits(model, part[None])[0].float()
-            loss += float((F.cross_entropy(logits, wanted, reduction="none") * counted).sum())
+            logits = head_logits(model, part[None])[0]
+            loss += float(summed_cross_entropy(logits, wanted, counted))
             hits += float(((logits.argmax(-1) == wanted) * counted).sum())
         return {"loss": loss, "accuracy": hits}
 
@@ -133,8 +133,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def _loss(head: Head, part: torch.Tensor, wanted: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    losses = F.cross_entropy(head(part[None])[0].float(), wanted, reduction="none")
-    return (losses * counted).sum()
+    return summed_cross_entropy(head(part[None])[0], wanted, counted)
 
 
 def _chunks(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from headstart.core.contracts import Batch
+from headstart.objectives.cross_entropy import summed_cross_entropy
 
 
 def spread(batch: Batch, name: str, filler: int) -> torch.Tensor:
@@ -18,8 +18,8 @@ def spread(batch: Batch, name: str, filler: int) -> torch.Tensor:
 
 def summed_loss(logits: torch.Tensor, batch: Batch, weights: torch.Tensor | None = None) -> torch.Tensor:
     """Return the cross-entropy in nats of logits in slots, summed by the batch's weights or by others."""
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), reduction="none")
-    return (losses * (batch["weights"] if weights is None else weights).flatten()).sum()
+    counted = batch["weights"] if weights is None else weights
+    return summed_cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), counted.flatten())
 
 
 def hits(logits: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -39,6 +39,12 @@ def objective_of(recipe: PretrainRecipe) -> Objective:
         )
     if isinstance(section, Checkpoint.Config):
         Checkpoint(section).require_fitting(recipe.training.longest)
+        if recipe.warm_start is not None:
+            raise RecipeError(
+                f"warm_start is set, and {section.path} has learnt its token vectors",
+                allowed="It gives a new network its first ones",
+                do="Leave out warm_start",
+            )
     return objective
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
+import torch
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from headstart.backbones.checkpoint import Checkpoint
@@ -22,14 +23,17 @@ from headstart.stages.metering import RecordedMeter
 from headstart.stages.networks import build_model, longest_row, objective_of, require_same_tokens, tokenizer_of
 from headstart.stages.prepare import Prepared, naming, prepare
 from headstart.stages.run_folder import RunFolder
+from headstart.stages.warm_start import WarmStart, warm_start
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.tokens.tokenizer import TokenizerConfig
 from headstart.training.batches import drawn
-from headstart.training.loop import Loop
+from headstart.training.loop import Loop, Outcome
+from headstart.training.module import LossModule
 from headstart.training.phases import Phase
 from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
+from headstart.training.world import World, joined
 
 
 class RowPhase(Section):
@@ -95,6 +99,7 @@ class PretrainRecipe(Section):
     tokenizer: TokenizerConfig = TokenizerConfig()
     backbone: BackboneSection
     objective: ObjectiveSection
+    warm_start: WarmStart | None = Field(None, description="token vectors counted from the corpus, for a new network")
     training: PretrainTraining = PretrainTraining()
     cost: CostConfig = CostConfig()
 
@@ -102,34 +107,71 @@ class PretrainRecipe(Section):
 def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     """Pre-train by a recipe and return the folder, a plain Hugging Face checkpoint.
 
-    A folder with an unfinished run of this recipe is continued, a finished one returned as it is.
+    A folder with an unfinished run of this recipe is continued, a finished one returned as it is. Every process that
+    `torchrun` starts calls this; the first prepares, measures and writes, and the others train with it.
     """
-    folder = RunFolder(recipe.output, recipe, _inputs(recipe))
-    if folder.status == "finished":
-        return folder.path
+    with joined() as world:
+        with world.leader_first():
+            folder = RunFolder(recipe.output, recipe, _inputs(recipe))
+        if world.told(folder.status) != "finished":
+            _train(recipe, folder, world, quiet or not world.leads)
+        world.wait()
+    return folder.path
+
+
+def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool) -> None:
+    """Train, and in the leader's process measure, log and publish."""
     objective = objective_of(recipe)
+    if not world.leads:
+        loop, _ = _loop(recipe, objective, folder, world, quiet)
+        loop.restore()
+        loop.run()
+        return
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
-        prepared = prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet)
-        require_same_tokens(recipe, prepared.tokenizer)
-        vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
-        vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
-        learner, phases = _phases(recipe, prepared, vocabulary, objective)
-        loop = Loop(
-            learner,
-            recipe.training,
-            batch_size=phases[0].batch_size,
-            seed=recipe.seed,
-            folder=folder.path,
-            fingerprint=folder.fingerprint,
-            flops_per_token=phases[0].flops_per_token,
-            later=phases[1:],
-        )
+        loop, prepared = _loop(recipe, objective, folder, world, quiet)
         start = loop.restore()
         with tracking("pretrain", folder.path / "logs", start.resumed_from, quiet) as trackers:
             outcome = loop.run([*trackers, meter])
-    progress, parts = outcome.progress, objective.parts(learner.module.model)
+    _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag())
+
+
+def _loop(
+    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, world: World, quiet: bool
+) -> tuple[Loop, Prepared]:
+    """Prepare the text, the leader first, and set up the loop over it."""
+    with world.leader_first():
+        prepared = prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet)
+    require_same_tokens(recipe, prepared.tokenizer)
+    vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
+    vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
+    module = build_model(recipe, vocabulary, objective)
+    if recipe.warm_start is not None:
+        home = mixture.prepared_in(recipe.corpus) or folder.path / "prepared"
+        with world.leader_first():
+            warm_start(recipe.warm_start, module, objective, prepared, home)
+    learner, phases = _phases(recipe, prepared, vocabulary, objective, module)
+    loop = Loop(
+        learner,
+        recipe.training,
+        batch_size=phases[0].batch_size,
+        seed=recipe.seed,
+        folder=folder.path,
+        fingerprint=folder.fingerprint,
+        flops_per_token=phases[0].flops_per_token,
+        later=phases[1:],
+        world=world,
+    )
+    return loop, prepared
+
+
+def _publish(
+    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, prepared: Prepared, loop: Loop, outcome: Outcome,
+    tag: PriceTag,
+) -> None:  # fmt: skip
+    """Write the networks, their tokenizer and the card into the folder."""
+    progress, module = outcome.progress, cast(LossModule, loop.learner.module)
+    parts = objective.parts(module.model)
     longest = longest_row(recipe, prepared.tokenizer)
-    tag = replace(meter.tag(), tokens=progress.tokens, flops=progress.flops)
     facts: dict[str, Any] = {
         "recipe": folder.recipe,
         "seed": recipe.seed,
@@ -139,15 +181,14 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
         "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.unigram_entropy},
         "parameters": sum(p.numel() for p in parts[""].parameters()),
         "architecture": type(parts[""]).__name__,
-        "cost": tag.to_dict(),
+        "cost": replace(tag, tokens=progress.tokens, flops=progress.flops).to_dict(),
     }
-    size = 4 * sum(p.numel() for p in learner.module.parameters())
+    size = 4 * sum(p.numel() for p in module.parameters())
     with artifact.published(folder.path, "checkpoint of pretrain", size_hint=size, **facts) as staging:
         for name, model in parts.items():
             model.save_pretrained(str(staging / name))
             tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(model), longest)
         (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")
-    return folder.path
 
 
 def _inputs(recipe: PretrainRecipe) -> dict[str, str]:
@@ -183,7 +224,7 @@ def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
 
 
 def _phases(
-    recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective
+    recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective, module: torch.nn.Module
 ) -> tuple[PretrainLearner, list[Phase]]:
     """Lay rows of every length over the shards; returns the learner, who is the first phase's feed, and the phases."""
 
@@ -196,8 +237,7 @@ def _phases(
         return found
 
     first = recipe.training.phases[0].length
-    model = build_model(recipe, vocabulary, objective)
-    learner = PretrainLearner(model, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
+    learner = PretrainLearner(module, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
     feeds: dict[int, RowFeed] = {first: learner}
     phases: list[Phase] = []
     start = 0.0

@@ -87,19 +87,29 @@ def _samples(positions: Ints, length: int, seed: int, first: int = 0) -> list[Sa
     return samples
 
 
-class _Steps(Dataset[list[Batch]]):
-    """Item s is the list of micro-batches of step s."""
+def global_batch(feed: Feed, step: int, batch_size: int, seed: int) -> list[Sample]:
+    """Return the samples of one step of a feed, in the way that suits what the feed says of them."""
+    if feed.lengths is not None:
+        return samples_by_length(step, batch_size, feed.lengths, seed)
+    if feed.parts:
+        return samples_by_share(step, batch_size, feed.parts, seed)
+    return samples_of_step(step, batch_size, len(feed), seed)
 
-    def __init__(self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int) -> None:
+
+class _Steps(Dataset[list[Batch]]):
+    """Item s is the list of micro-batches of step s that fall to one of `size` processes.
+
+    It takes every size-th sample, so that texts of like length and parts of a mixture spread over all of them.
+    """
+
+    def __init__(
+        self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, rank: int = 0, size: int = 1
+    ) -> None:
         self.feed, self.batch_size, self.micro, self.seed = feed, batch_size, micro_batch_size, seed
+        self.rank, self.size = rank, size
 
     def __getitem__(self, step: int) -> list[Batch]:
-        if self.feed.lengths is not None:
-            samples = samples_by_length(step, self.batch_size, self.feed.lengths, self.seed)
-        elif self.feed.parts:
-            samples = samples_by_share(step, self.batch_size, self.feed.parts, self.seed)
-        else:
-            samples = samples_of_step(step, self.batch_size, len(self.feed), self.seed)
+        samples = global_batch(self.feed, step, self.batch_size, self.seed)[self.rank :: self.size]
         return [self.feed.batch(samples[i : i + self.micro]) for i in range(0, len(samples), self.micro)]
 
 
@@ -117,10 +127,10 @@ class _From:
 
 
 def batches_from(
-    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int
+    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int, rank: int = 0, size: int = 1
 ) -> Iterator[list[Batch]]:
-    """Yield the micro-batches of step, step + 1, … without end."""
-    steps = _Steps(feed, batch_size, micro_batch_size, seed)
+    """Yield the micro-batches of step, step + 1, … without end; of those, one process's share."""
+    steps = _Steps(feed, batch_size, micro_batch_size, seed, rank, size)
     loader: DataLoader[list[Batch]] = DataLoader(
         steps, batch_size=None, sampler=_From(step), num_workers=workers, prefetch_factor=2 if workers else None
     )

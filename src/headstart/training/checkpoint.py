@@ -64,7 +64,7 @@ def save(
 ) -> Path:
     """Write `folder/step-N`, whole or not at all, then remove the oldest beyond `keep`."""
     tensors = _tensors(module, optimiser) | {f"best.{name}": value for name, value in (best or {}).items()}
-    target = folder / f"step-{progress.step:09d}"
+    target = folder_of(folder, progress)
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     with artifact.staged(target, "checkpoint", size_hint=size, run=fingerprint) as staging:
         with _quiet():
@@ -109,6 +109,11 @@ def restore(
     return None
 
 
+def folder_of(folder: Path, progress: Progress) -> Path:
+    """Return where the checkpoint of a run's present step lies."""
+    return folder / f"step-{progress.step:09d}"
+
+
 def _tensors(module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Return everything to be saved by name; of tied weights, which are one tensor, the first name alone."""
     weights: dict[str, Any] = get_model_state_dict(module)
@@ -151,7 +156,7 @@ def _load(folder: Path, module: torch.nn.Module, optimiser: torch.optim.Optimize
     state |= {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
     set_optimizer_state_dict(module, optimiser, state, options=_FLAT)
     for name, parameter in module.named_parameters():
-        if f"optimiser.state.{name}.step" in unmoved:
+        if any(f"optimiser.state.{name}.{key}" in unmoved for key in ("step", "momentum_buffer")):
             optimiser.state.pop(parameter, None)
     return {k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")}
 

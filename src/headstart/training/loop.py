@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from headstart.core.contracts import Batch, Learner
-from headstart.core.errors import HeadstartError
+from headstart.core.errors import HeadstartError, RecipeError
 from headstart.core.randomness import integer
 from headstart.training import checkpoint, compilation, optimiser, precision, schedule
 from headstart.training.batches import batches_from
@@ -21,7 +21,9 @@ from headstart.training.checkpoint import Progress
 from headstart.training.interruption import held_back
 from headstart.training.phases import Phase, Phases
 from headstart.training.progress import Tracker
+from headstart.training.replicas import Replicas
 from headstart.training.settings import TrainingSettings
+from headstart.training.world import World
 
 
 class DivergedError(HeadstartError):
@@ -53,14 +55,18 @@ class Loop:
         flops_per_token: float = 0.0,
         keep_best: bool = False,
         later: Sequence[Phase] = (),
+        world: World | None = None,
     ) -> None:
         """Set up optimiser and budget; `folder` receives `checkpoints/`, `fingerprint` ties them to the recipe.
 
         With `keep_best`, the weights with the highest first value of `learner.validate()` are the result. The
         learner's own samples are read until a `later` phase begins; epochs of the budget are counted in them.
+        Every process of a `world` runs the loop, on its share of each batch; the leader measures and writes.
         """
         self.learner, self.settings, self.seed = learner, settings, seed
+        self.world = world or World()
         self.phases = Phases([Phase(0.0, learner, batch_size, flops_per_token), *later])
+        _require_work_for_all(self.phases, self.world)
         self.budget = Budget.parse(settings.budget).in_steps(batch_size, len(learner))
         self.checkpoints, self.fingerprint = folder / "checkpoints", fingerprint
         self.keep_best = keep_best
@@ -69,6 +75,7 @@ class Loop:
         learner.module.to(self.device)
         if settings.compile:
             compilation.compile_layers(learner.module)
+        self.replicas = Replicas(learner.module, self.world)
         self.optimiser = optimiser.build(learner.module, learner.parameter_groups(), settings)
         self.progress = Progress()
         self.best: dict[str, torch.Tensor] = {}
@@ -85,7 +92,7 @@ class Loop:
         """Train until the budget is spent, measure once more, and leave the best or last weights in the module."""
         outcome = Outcome(self.progress, resumed_from=self.progress.step)
         self._start_clock()
-        saved_at = time.monotonic()
+        saved_at = self.progress.seconds
         last_log = (time.monotonic(), self.progress.tokens)
         evaluated = self._evaluation_number()
         steps: Iterator[list[Batch]] | None = None
@@ -112,9 +119,10 @@ class Loop:
                     if self._evaluation_number() > evaluated or share >= 1:
                         evaluated = self._evaluation_number()
                         outcome.validation = self._evaluate(trackers)
-                    if time.monotonic() - saved_at >= 60 * self.settings.save_minutes and share < 1:
+                    # By the leader's clock, like everything that all processes must decide alike.
+                    if self.progress.seconds - saved_at >= 60 * self.settings.save_minutes and share < 1:
                         self.save()
-                        saved_at = time.monotonic()
+                        saved_at = self.progress.seconds
         except KeyboardInterrupt:
             self.save()
             raise
@@ -141,23 +149,27 @@ class Loop:
         return self.budget.share(Spent(p.seconds, p.tokens, p.step, p.flops))
 
     def save(self) -> Path:
-        """Write a checkpoint now."""
+        """Write a checkpoint now; the processes of a world hold the same weights, and the leader writes them."""
         self._tick()
-        limit = self.settings.save_total_limit
-        return checkpoint.save(
-            self.checkpoints, self.learner.module, self.optimiser, self.progress, self.best, self.fingerprint, limit
-        )
+        if self.world.leads:
+            limit = self.settings.save_total_limit
+            checkpoint.save(
+                self.checkpoints, self.learner.module, self.optimiser, self.progress, self.best, self.fingerprint, limit
+            )
+        self.world.wait()
+        return checkpoint.folder_of(self.checkpoints, self.progress)
 
     def _batches(self) -> Iterator[list[Batch]]:
         phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
         workers = self.settings.dataloader_num_workers
-        return batches_from(step, phase.feed, phase.batch_size, self.micro, self.seed, workers)
+        world = self.world
+        return batches_from(step, phase.feed, phase.batch_size, self.micro, self.seed, workers, world.rank, world.size)
 
     def _step(self, micro_batches: Sequence[Batch]) -> tuple[float, float, float]:
         """Accumulate the global batch, divided once by its whole weight, and update unless a number is bad."""
         module = self.learner.module
         module.train()
-        weight = sum(self.learner.weight(batch) for batch in micro_batches)
+        (weight,) = self.world.total(sum(self.learner.weight(batch) for batch in micro_batches))
         rate = self.settings.learning_rate * schedule.rate_factor(
             self.share(), self.settings.lr_scheduler_type, self.settings.warmup_ratio
         )
@@ -165,13 +177,17 @@ class Loop:
         total, tokens = 0.0, 0
         for number, batch in enumerate(micro_batches):
             # Dropout draws from torch's global generator: seeding it by step makes the noise a pure function too.
-            torch.manual_seed(integer(self.seed, self.progress.step, number, "dropout"))
+            torch.manual_seed(integer(self.seed, self.progress.step, number, self._noise))
             on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-            with self.autocast():
-                loss = module(on_device) / max(weight, 1.0)
-            loss.backward()
+            with self.replicas.accumulating(last=number == len(micro_batches) - 1):
+                with self.autocast():
+                    loss = self.replicas(on_device) / max(weight, 1.0)
+                # Gradients of several processes are averaged, and each has divided by the weight of all.
+                (loss * self.world.size).backward()
             total += loss.item()
             tokens += self.learner.tokens(batch)
+        total, read = self.world.total(total, tokens)
+        tokens = int(read)
         norm = float(torch.nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm))
         if math.isfinite(total) and math.isfinite(norm):
             self.optimiser.step()
@@ -215,12 +231,13 @@ class Loop:
         return values
 
     def _validate(self) -> dict[str, float]:
-        if not self.settings.compile:
-            with self.autocast():
-                return self.learner.validate()
+        """Measure held-out data in the leader, with the threads of those who wait for it."""
+        if not self.world.leads:
+            return self.world.told({})
         # Held-out batches have other shapes and no gradient: compiling for them costs more than it gives.
-        with torch.compiler.set_stance("force_eager"), self.autocast():
-            return self.learner.validate()
+        stance = torch.compiler.set_stance("force_eager") if self.settings.compile else nullcontext()
+        with stance, self.world.all_threads(), self.autocast():
+            return self.world.told(self.learner.validate())
 
     def _log(self, trackers: Sequence[Tracker], values: dict[str, float]) -> None:
         for tracker in trackers:
@@ -231,5 +248,19 @@ class Loop:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.progress.seconds += now - self._clock
+        self.progress.seconds = self.world.told(self.progress.seconds + now - self._clock)
         self._clock = now
+
+    @property
+    def _noise(self) -> str:
+        return f"dropout of rank {self.world.rank}" if self.world.rank else "dropout"
+
+
+def _require_work_for_all(phases: Phases, world: World) -> None:
+    least = min(phase.batch_size for phase in phases.all)
+    if least < world.size:
+        raise RecipeError(
+            f"one update reads {least} samples, and {world.size} processes share them",
+            allowed="Each process needs one sample of every update",
+            do="Raise training.batch_tokens or batch_size, or start fewer processes",
+        )

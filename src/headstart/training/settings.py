@@ -25,6 +25,11 @@ class TrainingSettings(Section):
         0.06, ge=0, lt=1, description="share of the budget over which the rate rises; RoBERTa used 0.06"
     )
     weight_decay: float = Field(0.01, ge=0, le=1, description="on matrices only; BERT used 0.01")
+    optim: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: orthogonalised updates for the matrices of repeated layers, AdamW for the rest"
+    )
+    muon_scale: float = Field(10.0, gt=0, description="the matrices' rate under muon, as a multiple of learning_rate")
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="RoBERTa used 0.98")
     adam_epsilon: float = Field(1e-6, gt=0)

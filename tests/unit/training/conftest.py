@@ -98,11 +98,11 @@ def settings(**given) -> TrainingSettings:
 
 
 def loop_of(
-    folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", later=(), **given
+    folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", later=(), world=None, **given
 ) -> Loop:
     return Loop(
         learner, settings(**given), batch_size=8, seed=5, folder=folder, fingerprint=fingerprint,
-        flops_per_token=2.0, keep_best=keep_best, later=later,
+        flops_per_token=2.0, keep_best=keep_best, later=later, world=world,
     )  # fmt: skip
 
 

@@ -1,0 +1,55 @@
+"""A recipe that starts its embeddings from counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import headstart
+from headstart.core import artifact
+from headstart.core.errors import RecipeError
+
+
+def recipe(way, recipe_of, output, **changes):
+    base = recipe_of["pretrain"](way, output=str(output))
+    base["corpus"] = {**base["corpus"], "prepared": str(way / "warm")}
+    base["training"] = {**base["training"], "budget": "2 steps", "batch_tokens": 256, "learning_rate": 1e-9}
+    return {**base, **changes}
+
+
+@pytest.mark.parametrize(
+    ("objective", "backbone"),
+    [
+        ({"name": "masked_lm"}, {"family": "encoder", "size": "tiny"}),
+        ({"name": "replaced_token"}, {"family": "encoder", "kind": "electra", "size": "tiny"}),
+        ({"name": "span_corruption"}, {"family": "encoder-decoder", "size": "tiny"}),
+        ({"name": "causal_lm"}, {"family": "decoder", "size": "tiny"}),
+    ],
+)
+def test_embeddings_start_where_the_counts_say(way, recipe_of, tmp_path, objective, backbone):
+    settings = {"objective": objective, "backbone": backbone, "warm_start": {"window": 3}}
+    folder = headstart.pretrain(recipe(way, recipe_of, tmp_path / "out", **settings), quiet=True)
+    model, _ = headstart.load(folder)
+    table = model.get_input_embeddings().weight.detach()
+    homes = [home for home in (way / "warm").glob("vectors-*") if artifact.is_complete(home)]
+    found = [torch.from_numpy(np.load(home / "vectors.npy")) for home in homes]
+    vectors = next(one for one in found if one.shape[1] == table.shape[1])
+    known = vectors.norm(dim=1) > 0
+    assert known.sum() > 100
+    alike = torch.nn.functional.cosine_similarity(table[: len(vectors)][known], vectors[known])
+    assert alike.min() > 0.999
+
+
+def test_the_first_loss_is_near_the_unigram_entropy(way, recipe_of, tmp_path):
+    folder = headstart.pretrain(recipe(way, recipe_of, tmp_path / "out", warm_start={}), quiet=True)
+    facts = artifact.read_manifest(folder)["metrics"]
+    assert facts["validation"]["loss"] == pytest.approx(facts["unigram_entropy"], abs=0.25)
+
+
+def test_a_checkpoint_needs_none(way, recipe_of, tmp_path):
+    first = headstart.pretrain(recipe(way, recipe_of, tmp_path / "first"), quiet=True)
+    again = recipe(way, recipe_of, tmp_path / "again", warm_start={})
+    again["backbone"] = {"family": "checkpoint", "path": str(first)}
+    with pytest.raises(RecipeError, match="has learnt its token vectors"):
+        headstart.pretrain(again, quiet=True)

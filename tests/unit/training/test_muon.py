@@ -1,0 +1,83 @@
+"""Muon and AdamW under one roof: the same steps as torch's two, and the same bits after an interruption."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headstart.training import optimiser
+from headstart.training.loop import Loop
+from headstart.training.muon import Muon, layer_matrices
+
+
+def learner_of(toy):
+    """The toy learner, its hidden matrix inside a stack of layers."""
+    learner = toy.Learner()
+    learner.module.layers = torch.nn.ModuleList([learner.module.hidden])
+    return learner
+
+
+def test_only_matrices_of_repeated_layers_are_orthogonal(toy):
+    learner = learner_of(toy)
+    assert [id(p) for p in layer_matrices(learner.module)] == [id(learner.module.hidden.weight)]
+    built = optimiser.build(
+        learner.module, learner.parameter_groups(), toy.settings(optim="muon", muon_scale=7.0, learning_rate=0.01)
+    )
+    assert isinstance(built, Muon)
+    optimiser.set_rate(built, 0.01)
+    rates = {id(p): group["lr"] for group in built.param_groups for p in group["params"]}
+    assert rates.keys() == {id(p) for p in learner.module.parameters()}
+    assert rates[id(learner.module.hidden.weight)] == pytest.approx(0.07)
+    assert rates[id(learner.module.embedding.weight)] == pytest.approx(0.01)
+
+
+def test_steps_are_those_of_torchs_two(toy):
+    ours, theirs = learner_of(toy), learner_of(toy)
+    settings = toy.settings(optim="muon", learning_rate=0.01, weight_decay=0.1)
+    built = optimiser.build(ours.module, ours.parameter_groups(), settings)
+    optimiser.set_rate(built, 0.01)
+    matrix = theirs.module.hidden.weight
+    rest = [p for p in theirs.module.parameters() if p is not matrix]
+    pair = [
+        torch.optim.Muon([matrix], lr=0.1, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [
+                {"params": [p for p in rest if p.ndim >= 2], "weight_decay": 0.1},
+                {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=0.01, betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True,
+        ),
+    ]  # fmt: skip
+    for step in range(3):
+        for module in (ours.module, theirs.module):
+            for number, parameter in enumerate(module.parameters()):
+                torch.manual_seed(100 * step + number)
+                parameter.grad = torch.randn_like(parameter)
+        built.step()
+        for part in pair:
+            part.step()
+    for ours_p, theirs_p in zip(ours.module.parameters(), theirs.module.parameters(), strict=True):
+        assert torch.equal(ours_p, theirs_p)
+
+
+def test_interrupted_it_gives_the_same_bits(toy, tmp_path):
+    settings = toy.settings(optim="muon", budget="8 steps")
+
+    def loop(folder, learner):
+        return Loop(learner, settings, batch_size=4, seed=0, folder=folder, fingerprint="x")
+
+    smooth = learner_of(toy)
+    loop(tmp_path / "smooth", smooth).run()
+    first = learner_of(toy)
+    stopped = loop(tmp_path / "rough", first)
+    steps = stopped._batches()
+    for _ in range(3):
+        stopped._start_clock()
+        stopped._step(next(steps))
+    stopped.save()
+    again = learner_of(toy)
+    resumed = loop(tmp_path / "rough", again)
+    assert resumed.restore().resumed_from == 3
+    resumed.run()
+    for name, value in smooth.module.state_dict().items():
+        assert torch.equal(value, again.module.state_dict()[name]), name
