@@ -14,6 +14,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Batch, ModelMaker, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
+from headstart.objectives.cross_entropy import few_rows
 from headstart.objectives.masked_lm import MaskedLM, masked_logits
 from headstart.objectives.positions import slots, spread, summed_loss
 
@@ -151,16 +152,20 @@ class ReplacedToken(BaseObjective):
 
     def sample(self, guesses: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Draw a token for every masked position from the generator's logits; the labels are not looked at."""
-        barred = batch["barred"].unsqueeze(1).expand(-1, guesses.shape[1], -1)
-        logits = guesses.detach().float() / self.config.temperature
-        mass = logits.scatter(-1, barred, float("-inf")).softmax(-1).cumsum(-1)
-        draws = batch["draws"].gather(1, batch["positions"]).unsqueeze(-1) * mass[..., -1:]
-        # The first token whose cumulative mass exceeds the draw: never one without any mass.
-        return torch.searchsorted(mass, draws, right=True).squeeze(-1).clamp(max=guesses.shape[-1] - 1)
+        draws = batch["draws"].gather(1, batch["positions"]).flatten().unsqueeze(1)
+        found = []
+        # A few rows at a time, all of whose steps stay in the processor's cache.
+        for rows in few_rows(guesses.flatten(0, 1)):
+            logits = guesses.detach().flatten(0, 1)[rows].float() / self.config.temperature
+            # What is barred is the same in every row of a batch.
+            mass = logits.index_fill_(1, batch["barred"][0], float("-inf")).softmax(1).cumsum(1)
+            # The first token whose cumulative mass exceeds the draw: never one without any mass.
+            found.append(torch.searchsorted(mass, draws[rows] * mass[:, -1:], right=True))
+        return torch.cat(found).clamp(max=guesses.shape[-1] - 1).view(guesses.shape[:2])
 
     def play(self, module: GeneratorAndDiscriminator, batch: Batch) -> Played:
         """Let the generator fill the masks and the discriminator judge every token of the result."""
-        guesses = masked_logits(module.generator, batch).float()
+        guesses = masked_logits(module.generator, batch)
         originals = batch["originals"]
         # Slots without a prediction write into a column of their own, which is cut off.
         places = torch.where(batch["weights"] > 0, batch["positions"], originals.shape[1])

@@ -1,0 +1,62 @@
+"""Pre-training tokens a second: our loop against a bare one of the same model, optimiser and number format."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from pretraining import Ours
+from side_by_side import arguments, in_turns, report
+
+from headstart.training import optimiser, precision
+
+
+class Bare:
+    """The shortest loop that trains: ready batches, forward, backward, clip, step."""
+
+    def __init__(self, ours: Ours) -> None:
+        """Take a second model of the same kind, compiled and optimised alike."""
+        self.batches, self.next = ours.batches(8), 0
+        self.objective, self.module = ours.objective, ours.module
+        self.weight = ours.objective.weight(self.batches[0])
+        settings = ours.recipe.training
+        self.precision = precision.resolve(settings.precision, torch.device("cpu"))
+        self.clip = settings.max_grad_norm
+        self.optimiser = optimiser.build(ours.learner.module, ours.learner.parameter_groups(), settings)
+        optimiser.set_rate(self.optimiser, 1e-4)
+
+    def tokens_per_second(self, steps: int) -> float:
+        """Train so many steps and return the tokens that a second took."""
+        start, tokens = time.perf_counter(), 0
+        self.module.train()
+        for _ in range(steps):
+            batch = self.batches[self.next % len(self.batches)]
+            self.next += 1
+            with precision.autocast(self.precision, torch.device("cpu")):
+                loss = self.objective.loss(self.module, batch) / self.weight
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            tokens += batch["input_ids"].numel()
+        return tokens / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measure mini and small, one line of JSON each."""
+    options = arguments(__doc__ or "")
+    for size in ("mini", "small"):
+        ours, other = Ours(f"backbone.size={size}"), Ours(f"backbone.size={size}")
+        bare, steps = Bare(other), 2 if options.quick else 12
+        ours.tokens_per_second(3)
+        bare.tokens_per_second(3)
+        found = in_turns(
+            options.repetitions,
+            ours=lambda: ours.tokens_per_second(steps),  # noqa: B023
+            theirs=lambda: bare.tokens_per_second(steps),  # noqa: B023
+        )
+        report(f"pretrain step, {size} encoder, against a bare loop", found["ours"], found["theirs"], 0.97, "tokens/s")
+
+
+if __name__ == "__main__":
+    main()

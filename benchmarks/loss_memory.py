@@ -1,0 +1,77 @@
+"""Peak memory and speed of the causal-LM loss at a vocabulary of 32,768: in chunks against full logits."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from side_by_side import arguments, in_turns, report
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from headstart.objectives.causal_lm import CausalLM
+
+ROWS, LENGTH, VOCABULARY = 16, 256, 32_768
+
+
+def once(kind: str) -> tuple[float, float]:
+    """Return the seconds of a forward and backward pass, and the megabytes that it added to the peak."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=1, n_head=4, n_positions=LENGTH)
+    model, ids = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (ROWS, LENGTH))
+    objective = CausalLM(CausalLM.Config())
+    batch = {"input_ids": ids, "labels": ids, "weights": torch.ones(ids.shape)}
+
+    def step(rows: slice) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            if kind == "chunked":
+                loss = objective.loss(model, {name: tensor[rows] for name, tensor in batch.items()})
+            else:
+                logits = model(input_ids=ids[rows], use_cache=False).logits[:, :-1].flatten(0, 1).float()
+                loss = F.cross_entropy(logits, ids[rows, 1:].flatten(), reduction="sum")
+        loss.backward()
+        model.zero_grad()
+
+    # One short row brings weights, gradients and code into memory; what comes on top is the loss's.
+    step(slice(0, 1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(slice(None))
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    start = time.perf_counter()
+    step(slice(None))
+    return time.perf_counter() - start, peak
+
+
+def in_a_process(kind: str) -> tuple[float, float]:
+    """Measure in a process of its own, since a peak never falls."""
+    done = subprocess.run([sys.executable, __file__, "--side", kind], check=True, capture_output=True, text=True)
+    seconds, megabytes = done.stdout.split()[-2:]
+    return float(seconds), float(megabytes)
+
+
+def main() -> None:
+    """Measure both sides, one line of JSON for memory and one for speed."""
+    if "--side" in sys.argv:
+        print(*once(sys.argv[-1]))
+        return
+    options = arguments(__doc__ or "")
+    memory: dict[str, list[float]] = {"chunked": [], "full": []}
+
+    def side(kind: str) -> float:
+        seconds, megabytes = in_a_process(kind)
+        memory[kind].append(megabytes)
+        return seconds
+
+    found = in_turns(options.repetitions, chunked=lambda: side("chunked"), full=lambda: side("full"))
+    report("memory of the causal-LM loss, against full logits", memory["chunked"], memory["full"], 1 / 0.3, "MB",
+           less_is_better=True)  # fmt: skip
+    report("time of the causal-LM loss, against full logits", found["chunked"], found["full"], 1.0, "s",
+           less_is_better=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What the pre-training scripts share: our loop over the prepared shards, a chunk of steps at a time."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headstart.core import config
+from headstart.core.contracts import Sample
+from headstart.stages.learner import CorpusRows, PretrainLearner
+from headstart.stages.networks import build_model, objective_of, tokenizer_of
+from headstart.stages.prepare import prepare
+from headstart.stages.pretrain import PretrainRecipe
+from headstart.tokens import tokenizer
+from headstart.tokens.rows import cut
+from headstart.training.budget import Budget
+from headstart.training.loop import Loop
+
+
+class Unmeasured(PretrainLearner):
+    """Rows under an objective without held-out measurements, which are no part of a step."""
+
+    def validate(self, limit: int = 0) -> dict[str, float]:
+        """Measure nothing."""
+        return {}
+
+
+class Ours:
+    """Our loop, run for some steps at a time."""
+
+    def __init__(self, *overrides: str, recipe: str = "recipes/objectives/mini.yaml") -> None:
+        """Set up model, rows and loop by a recipe."""
+        filled: Any = config.load(recipe, PretrainRecipe, ["training.evaluations=0", *overrides])
+        self.recipe = filled
+        self.objective = objective_of(filled)
+        home = Path(tempfile.mkdtemp())
+        prepared = prepare(filled.corpus, tokenizer_of(filled), filled.seed, home, quiet=True)
+        self.tokenizer = prepared.tokenizer
+        vocabulary = tokenizer.add_special(prepared.tokenizer, self.objective.special_tokens())
+        self.vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
+        self.length = filled.training.phases[0].length
+        self.rows = cut(prepared.corpora[0].train, self.vocabulary, self.objective.row_shape(self.length))
+        corpora = [CorpusRows("", 1.0, self.rows)]
+        self.module = build_model(filled, self.vocabulary, self.objective)
+        self.model = self.objective.parts(self.module)[""]
+        self.learner = Unmeasured(self.module, self.objective, corpora, corpora, self.vocabulary, filled.seed)
+        self.batch_size = filled.training.rows_of(self.length)
+        self.loop = Loop(
+            self.learner, filled.training, batch_size=self.batch_size, seed=filled.seed, folder=home, fingerprint="x"
+        )
+        self.steps = 0
+
+    def tokens_per_second(self, steps: int) -> float:
+        """Train so many steps more and return the tokens that a second took."""
+        self.steps += steps
+        self.loop.budget = Budget.parse(f"{self.steps} steps").in_steps(self.batch_size, len(self.learner))
+        before, start = self.loop.progress.tokens, time.perf_counter()
+        self.loop.run()
+        return (self.loop.progress.tokens - before) / (time.perf_counter() - start)
+
+    def batches(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """Return some batches, made beforehand."""
+        size = self.batch_size
+        return [dict(self.learner.batch([Sample(0, n * size + i) for i in range(size)])) for n in range(count)]

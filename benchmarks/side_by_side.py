@@ -1,0 +1,50 @@
+"""Two ways to do the same, measured in turns in one process, so that a busy machine is busy for both.
+
+Every script of this folder ends with one line of JSON: name, ours, theirs, ratio, goal, unit and what else it measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))
+
+
+def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:
+    """Read the options that all scripts share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--repetitions", type=int, default=repetitions, help="turns of each side; the median counts")
+    parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
+    return parser.parse_args()
+
+
+def in_turns(repetitions: int, **sides: Callable[[], float]) -> dict[str, list[float]]:
+    """Call each side in turn, so often, and return what each call measured."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(repetitions):
+        for name, side in sides.items():
+            found[name].append(side())
+    return found
+
+
+def report(
+    name: str, ours: list[float], theirs: list[float], goal: float, unit: str, *, less_is_better: bool = False,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Print the line of JSON: medians, and a ratio of which more is better."""
+    one, other = statistics.median(ours), statistics.median(theirs)
+    ratio = other / one if less_is_better else one / other
+    spread = {"ours_all": [round(v, 4) for v in ours], "theirs_all": [round(v, 4) for v in theirs]}
+    print(
+        json.dumps(
+            {"name": name, "ours": round(one, 4), "theirs": round(other, 4), "ratio": round(ratio, 3), "goal": goal,
+             "unit": unit, **more, **spread, "cores": len(os.sched_getaffinity(0)), "machine": platform.machine()}
+        )
+    )  # fmt: skip

@@ -1,0 +1,28 @@
+"""How long the command line takes to answer: its help, and a list of what is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from side_by_side import arguments, in_turns, report
+
+
+def seconds(*words: str) -> float:
+    """Return the wall time of one command."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "headstart", *words], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure both against their limits, one line of JSON each."""
+    options = arguments(__doc__ or "", repetitions=9)
+    found = in_turns(options.repetitions, help=lambda: seconds("--help"), list=lambda: seconds("list", "objectives"))
+    for name, limit in (("help", 0.3), ("list", 0.5)):
+        report(f"start-up: {name}, against its limit", found[name], [limit], 1.0, "s", less_is_better=True)
+
+
+if __name__ == "__main__":
+    main()
