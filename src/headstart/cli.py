@@ -99,6 +99,17 @@ def generate(
 
 
 @app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Scripts of `benchmarks/`; all of them by default.")] = None,
+    quick: Annotated[bool, typer.Option(help="As little work as possible, and no page written.")] = False,
+) -> None:
+    """Speed, measured side by side: runs the benchmarks of a checkout and writes docs/results/performance.md."""
+    from headstart.stages import bench as stage
+
+    stage.run(names or [], quick)
+
+
+@app.command()
 def plan(recipe: Recipe, overrides: Overrides = None) -> None:
     """The price tag before anything is spent, from a few steps timed on this machine."""
     from headstart.stages import plan as stage

@@ -1,0 +1,83 @@
+"""Run the benchmarks of a checkout and write their page: every line measured side by side, goals beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headstart.core import artifact
+from headstart.core.errors import DataError
+from headstart.stages import card
+
+PAGE = Path("docs/results/performance.md")
+
+
+def scripts(folder: Path = Path("benchmarks")) -> list[Path]:
+    """Return the scripts that can be run, by name; the others of the folder are what they share."""
+    found = sorted(path for path in folder.glob("*.py") if "def main()" in path.read_text(encoding="utf-8"))
+    if not found:
+        raise DataError(
+            f"there is no benchmark in {folder.resolve()}",
+            allowed="Benchmarks lie in the folder `benchmarks` of a checkout",
+            do="Change to a checkout of Headstart",
+        )
+    return found
+
+
+def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> list[dict[str, Any]]:
+    """Run all scripts, or those named, print each line as it comes, and write the page; returns what was measured."""
+    known = {path.stem: path for path in scripts()}
+    for name in names:
+        if name not in known:
+            raise DataError(f"there is no benchmark {name!r}", allowed=f"There are: {', '.join(known)}")
+    before = _lines(page)
+    for name in names or known:
+        start = time.monotonic()
+        for line in _results(known[name], quick):
+            print(f"{line['name']}: {line['ratio']} (goal {line['goal']:g})", flush=True)
+            before[line["name"]] = line | {"script": name, "minutes": round((time.monotonic() - start) / 60, 1)}
+    if not quick:
+        artifact.write_whole(page, _page(before.values()))
+    return list(before.values())
+
+
+def _results(script: Path, quick: bool) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, str(script), *(["--quick", "--repetitions", "1"] if quick else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise DataError(f"{script} ended with code {done.returncode}", do=f"Run `python {script}` to see why")
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def _lines(page: Path) -> dict[str, dict[str, Any]]:
+    """Return what the page holds already, by name, so that one script can be run anew."""
+    if not page.is_file():
+        return {}
+    _, _, rest = page.read_text(encoding="utf-8").partition("```json\n")
+    return {line["name"]: line for line in map(json.loads, rest.partition("```")[0].splitlines())}
+
+
+def _page(lines: Any) -> str:
+    rows = [
+        [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], f"{line['ratio']:.2f}",
+         f"{line['goal']:.2f}", "yes" if line["ratio"] >= line["goal"] else "no", f"`{line['script']}`"]
+        for line in lines
+    ]  # fmt: skip
+    table = card.table(["measure", "ours", "theirs", "unit", "ratio", "goal", "reached", "script"], rows)
+    today = datetime.now(UTC).date().isoformat()
+    return (
+        "# Speed, side by side\n\n"
+        "Written by `headstart bench`. Both sides of a line were measured in turns in one run; medians; a ratio above "
+        f"1 is in our favour. Last run {today}; `headstart bench NAME` repeats one script of `benchmarks/`.\n\n"
+        f"{table}\n\nAll figures, as the scripts printed them:\n\n```json\n"
+        + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        + "\n```\n"
+    )
