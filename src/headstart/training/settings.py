@@ -18,8 +18,10 @@ class TrainingSettings(Section):
         description="time, tokens, steps, epochs or FLOPs: 30 min, 10M tokens, 2000 steps, 3 epochs, 1e15 flops",
     )
     learning_rate: float = Field(1e-3, gt=0, le=1, description="the peak of the schedule")
-    lr_scheduler_type: Literal["linear", "cosine", "constant", "trapezoid"] = Field(
-        "linear", description="shape after warm-up, over the share of the budget that is spent"
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "trapezoid", "slanted_triangular"] = Field(
+        "linear",
+        description="shape after warm-up, over the share of the budget that is spent; slanted_triangular is ULMFiT's, "
+        "whose cut_frac is warmup_ratio",
     )
     warmup_ratio: float = Field(
         0.06, ge=0, lt=1, description="share of the budget over which the rate rises; RoBERTa used 0.06"
@@ -28,7 +30,7 @@ class TrainingSettings(Section):
     optim: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: orthogonalised updates for the matrices of repeated layers, AdamW for the rest"
     )
-    muon_scale: float = Field(10.0, gt=0, description="the matrices' rate under muon, as a multiple of learning_rate")
+    muon_scale: float = Field(3.0, gt=0, description="the matrices' rate under muon, as a multiple of learning_rate")
     muon_momentum: float = Field(0.95, ge=0, lt=1)
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="RoBERTa used 0.98")

@@ -39,7 +39,7 @@ def test_steps_are_those_of_torchs_two(toy):
     matrix = theirs.module.hidden.weight
     rest = [p for p in theirs.module.parameters() if p is not matrix]
     pair = [
-        torch.optim.Muon([matrix], lr=0.1, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon([matrix], lr=0.03, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(
             [
                 {"params": [p for p in rest if p.ndim >= 2], "weight_decay": 0.1},
