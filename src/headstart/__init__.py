@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
+def corpus(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
+    """Build a corpus by a recipe (a file or a dictionary) and return its folder."""
+    from headstart.stages import corpus as stage
+
+    return stage.run(_recipe(recipe, stage.CorpusRecipe, overrides), quiet)
+
+
 def pretrain(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Pre-train by a recipe (a file or a dictionary) and return the checkpoint's folder."""
     from headstart.stages import pretrain as stage
@@ -45,6 +52,20 @@ def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str
     from headstart.stages import generate as stage
 
     return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings))
+
+
+def index(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
+    """Build an index of passages by a recipe (a file or a dictionary) and return its folder."""
+    from headstart.stages import index as stage
+
+    return stage.run(_recipe(recipe, stage.IndexRecipe, overrides), quiet)
+
+
+def search(index: str | Path, *questions: str, count: int = 5) -> list[dict[str, Any]]:
+    """Return for each question the passages of an index that are nearest to it."""
+    from headstart.stages import search as stage
+
+    return stage.run(Path(index), questions, count)
 
 
 def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ import typer
 
 from headstart.core import artifact
 from headstart.core.errors import HeadstartError, RecipeError
+from headstart.stages import launch
 
 _STOPPED = 130
 _RANK, _WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -35,13 +38,48 @@ def _options(debug: Annotated[bool, typer.Option("--debug", help="Show traceback
 
 
 @app.command()
-def pretrain(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def corpus(
+    what: Annotated[str, typer.Argument(help="A YAML recipe; or stats, explain, sample or diff.")],
+    more: Annotated[list[str] | None, typer.Argument(help="Overrides; or a corpus's folder, two for diff.")] = None,
+    explain: Annotated[int | None, typer.Option(help="Show so many dropped documents of each rule.")] = None,
+    rule: Annotated[str | None, typer.Option(help="For explain: one rule alone.")] = None,
+    number: Annotated[int, typer.Option(help="For explain and sample: how many documents.")] = 5,
+    seed: Annotated[int, typer.Option(help="For sample: the same seed draws the same documents.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Raw text → a cleaned, deduplicated, documented corpus; or a look at one, or at how two differ."""
+    from headstart.core import config
+    from headstart.stages import corpus as stage
+
+    if what in stage.LOOKS:
+        _print(stage.look(what, more or [], number=number, rule=rule, seed=seed, as_json=as_json))
+        return
+    filled = config.load(what, stage.CorpusRecipe, more or [])
+    before = _finished(filled.output)
+    folder = stage.run(filled, quiet)
+    _say_if_finished_before(before, folder)
+    looked = ("stats", 0) if explain is None else ("explain", explain)
+    _print(stage.look(looked[0], [str(folder)], number=looked[1], rule=rule, seed=seed, as_json=as_json))
+
+
+@app.command()
+def pretrain(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+    processes: Annotated[int, typer.Option(min=1, help="Processes on this machine that train together.")] = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="How often to start again by itself after one died.")] = 0,
+) -> None:
     """Raw text → checkpoint. An unfinished run of the same recipe goes on."""
     from headstart.core import config
     from headstart.stages import pretrain as stage
 
     filled = config.load(recipe, stage.PretrainRecipe, overrides or [])
     before = _finished(filled.output)
+    if (processes > 1 or restarts) and not before and "TORCHELASTIC_RUN_ID" not in os.environ:
+        arguments = ["pretrain", recipe, *(overrides or []), *(["--quiet"] if quiet else [])]
+        raise typer.Exit(launch.run(arguments, filled.output, processes, restarts))
     folder = stage.run(filled, quiet)
     if _RANK == 0:
         _say_if_finished_before(before, folder)
@@ -110,6 +148,36 @@ def bench(
 
 
 @app.command()
+def index(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Raw text → an index of its passages, for search by meaning."""
+    from headstart.core import config
+    from headstart.stages import index as stage
+
+    filled = config.load(recipe, stage.IndexRecipe, overrides or [])
+    before = _finished(filled.output)
+    folder = stage.run(filled, quiet)
+    _say_if_finished_before(before, folder)
+    _print(stage.summary(folder))
+
+
+@app.command()
+def search(
+    index: Annotated[Path, typer.Argument(help="A folder that `headstart index` made.")],
+    questions: Annotated[list[str] | None, typer.Argument(help="Questions; without any, one a line is read.")] = None,
+    count: Annotated[int, typer.Option(help="Passages shown for each.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """The passages of an index that answer a question best."""
+    from headstart.stages import search as stage
+
+    searcher = stage.Searcher(index)
+    for question in questions or filter(str.strip, sys.stdin):
+        answer = searcher.ask(question.strip(), count)
+        _print(json.dumps(answer, ensure_ascii=False) if as_json else stage.render(answer))
+    typer.echo(f"opened in {searcher.seconds:.1f} s", err=True)
+
+
+@app.command()
 def plan(recipe: Recipe, overrides: Overrides = None) -> None:
     """The price tag before anything is spent, from a few steps timed on this machine."""
     from headstart.stages import plan as stage
@@ -131,7 +199,7 @@ def list_(
 
 
 @app.command()
-def schema(verb: Annotated[str, typer.Argument(help="pretrain or finetune.")] = "pretrain") -> None:
+def schema(verb: Annotated[str, typer.Argument(help="corpus, pretrain, finetune or index.")] = "pretrain") -> None:
     """The JSON Schema of a recipe, for editors to complete and check from."""
     from headstart.core import config, registry
     from headstart.stages import recipes
@@ -145,8 +213,15 @@ def schema(verb: Annotated[str, typer.Argument(help="pretrain or finetune.")] = 
 
 
 @app.command()
-def doctor() -> None:
-    """What this machine can do, and the settings that follow."""
+def doctor(
+    run: Annotated[Path | None, typer.Argument(help="The output of a recipe, finished or under way.")] = None,
+) -> None:
+    """What this machine can do, and the settings that follow; or whether a run is healthy."""
+    if run is not None:
+        from headstart.stages import checkup
+
+        _print(checkup.render(checkup.run(run)))
+        return
     from headstart.stages import doctor as stage
 
     _print(stage.render(stage.run()))
@@ -159,6 +234,9 @@ def main(arguments: list[str] | None = None) -> None:
     if _WORLD_SIZE > 1:
         # Every process would say that it looks for parameters that a batch leaves out, which is what is meant.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if threading.current_thread() is threading.main_thread():
+        # What the system asks for is answered like Ctrl-C; a run under way saves itself first.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(args=arguments, prog_name="headstart")
     except HeadstartError as error:
@@ -168,9 +246,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except SystemExit as stop:
         # Typer turns Ctrl-C into this code, without a word.
-        if stop.code == _STOPPED:
+        if stop.code != _STOPPED:
+            raise
+        if _RANK == 0:
             typer.echo("headstart: stopped; the same command goes on from here.", err=True)
-        raise
+        sys.exit(0 if launch.LAUNCHED in os.environ else launch.GO_ON)
     except Exception as error:
         if os.environ.get("HEADSTART_DEBUG"):
             raise

@@ -1,18 +1,19 @@
 """What the contract suites run over: every entry of the registry, plugins' too, with nothing listed by hand.
 
 An entry is built from its name alone, so every setting of its Config needs a default. Where a backbone's Config
-has a `kind` of several literals, each is tried, and its smallest `size` is "tiny". A task is given one label per
-text by default; one that wants other rows offers a classmethod `toy_examples(texts)` that makes them.
+has a `kind` of several literals, each is tried, and its smallest `size` is "tiny". A task makes its own rows of some
+texts (`toy_examples`). What does not fit says so itself: a task by its families, an adaptation by `supports`.
 """
 
 from __future__ import annotations
 
 import copy
-import csv
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -20,21 +21,32 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from headstart.backbones.sizes import SIZES
 from headstart.core import registry
 from headstart.core.contracts import Document, Examples, Objective, Rows, RowSource, Sample, Task, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.card import input_names
+from headstart.stages.learner import CorpusRows, RowFeed
+from headstart.stages.rehearsal import Pretraining
+from headstart.tasks import source
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
 from headstart.tokens.tokenizer import add_special
 
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 ROW_LENGTH, ROWS = 64, 8
+DATA_KINDS = ("label", "number", "labels", "text")
+"""Kinds of gold values that a prediction has the form of."""
 # Settings that change what a task's rows look like; those that its Config does not know are left out.
 TASK_VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
     "pair": {"text": ["text", "other"]},
     "regression": {"regression": True},
+    "impossible": {"impossible": True},
+    "number": {"gold": "number"},
+    "text": {"gold": "text"},
+    "answers": {"gold": "answers"},
+    "labels": {"gold": "labels"},
 }
 
 
@@ -45,6 +57,7 @@ def settings_of(group: str, name: str, **settings: Any) -> Any:
     return config.model_validate({registry.SELECTOR[group]: name, **known})
 
 
+@cache
 def kinds(family: str) -> list[str | None]:
     """The layouts of a family, the default one first; [None] where it has one only."""
     field = registry.resolve("backbones", family).Config.model_fields.get("kind")
@@ -53,6 +66,7 @@ def kinds(family: str) -> list[str | None]:
     return sorted(get_args(field.annotation), key=lambda kind: kind != field.default)
 
 
+@cache
 def task_variants(name: str) -> list[str]:
     fields = registry.resolve("tasks", name).Config.model_fields
     return [variant for variant, settings in TASK_VARIANTS.items() if settings.keys() <= fields.keys()]
@@ -66,17 +80,54 @@ def pairings() -> Iterator[tuple[str, str, str | None]]:
 
 
 def fittings() -> Iterator[tuple[str, str, str, str, str | None]]:
-    """Every adaptation × task × family: all variants in the default layout, and the first variant in all layouts."""
-    for adaptation in registry.names("adaptations"):
-        for task in registry.names("tasks"):
-            for family in registry.resolve("tasks", task).families:
-                for place, kind in enumerate(kinds(family)):
-                    for variant in task_variants(task)[: None if place == 0 else 1]:
+    """Every adaptation × task × family that fits.
+
+    The first adaptation meets all variants of a task in a family's default layout, and the first variant in all
+    layouts; the others meet the first variant in the default layout, since they differ by what they do to a body.
+    """
+    tasks = registry.names("tasks")
+    for number, adaptation in enumerate(registry.names("adaptations")):
+        for task in tasks:
+            for family in built("tasks", task).families:
+                if why_not(adaptation, task, family) is not None:
+                    continue
+                fit = [k for k in kinds(family) if has_head(task, family, k) and takes(adaptation, k or family)]
+                for place, kind in enumerate(fit[: 1 if number else None]):
+                    for variant in task_variants(task)[: None if place == number == 0 else 1]:
                         yield adaptation, task, variant, family, kind
 
 
-def _cases() -> dict[str, Callable[[], Any]]:
-    return {
+@cache
+def built(group: str, name: str) -> Any:
+    """An entry by its name alone, once for all the questions that collecting asks of it."""
+    return registry.build(group, settings_of(group, name))
+
+
+@cache
+def has_head(task: str, family: str, kind: str | None) -> bool:
+    """Whether transformers has a layout's network with the task's head."""
+    backbone = registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny"))
+    special = np.arange(100) < 5
+    vocabulary = Vocabulary(100, 0, 2, 3, 4, special=special, starts_word=~special, tokens=["x"] * 100)
+    config = backbone.layout(SIZES["tiny"], vocabulary)
+    return source.has_head(config, built("tasks", task).auto_class(family))
+
+
+def takes(adaptation: str, kind: str) -> bool:
+    """Whether an adaptation serves a layout; those of our backbones are named as `model_type` has them."""
+    return built("adaptations", adaptation).supports_kind(kind) is None
+
+
+def why_not(adaptation: str, task: str, family: str) -> str | None:
+    """What an adaptation says against a task on a family."""
+    reason: str | None = built("adaptations", adaptation).supports(built("tasks", task), family)
+    return reason
+
+
+@cache
+def _cases(name: str) -> list[Any] | None:
+    """The cases of a name that a test may ask for, found once for all tests; None for other names."""
+    cases: dict[str, Callable[[], Any]] = {
         "pairing": pairings,
         "fitting": fittings,
         "task_case": lambda: ((name, variant) for name in registry.names("tasks") for variant in task_variants(name)),
@@ -84,13 +135,14 @@ def _cases() -> dict[str, Callable[[], Any]]:
         "baseline": lambda: registry.names("baselines"),
         "entry": lambda: ((group, name) for group in registry.TABLES for name in registry.names(group)),
     }
+    return list(cases[name]()) if name in cases else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that asks for one of the names above once for each case that the registry gives."""
-    for name, cases in _cases().items():
-        if name in metafunc.fixturenames:
-            values = list(cases())
+    for name in metafunc.fixturenames:
+        values = _cases(name)
+        if values is not None:
             ids = ["-".join(filter(None, (value,) if isinstance(value, str) else value)) for value in values]
             indirect = name in ("pairing", "fitting", "task_case")
             metafunc.parametrize(name, values, ids=ids, indirect=indirect, scope="session" if indirect else None)
@@ -175,24 +227,16 @@ class TaskCase:
 
 
 @pytest.fixture(scope="session")
-def labelled_texts() -> list[tuple[str, str]]:
-    with (DATA / "kind-train.csv").open(encoding="utf-8", newline="") as file:
-        return [(row["text"], row["label"]) for row, _ in zip(csv.DictReader(file), range(60), strict=False)]
+def make_task_case(verses: list[str]) -> Callable[[str, str], TaskCase]:
+    """Rows of real text, long and short ones in turn."""
+    texts = [verse for verse in verses if len(verse.split()) > 4]
+    texts = [text if place % 3 else " ".join(text.split()[:5]) for place, text in enumerate(texts[:60])]
 
-
-@pytest.fixture(scope="session")
-def make_task_case(labelled_texts: list[tuple[str, str]]) -> Callable[[str, str], TaskCase]:
     def make(name: str, variant: str) -> TaskCase:
         config = settings_of("tasks", name, **TASK_VARIANTS[variant])
-        texts = [text for text, _ in labelled_texts]
-        if hasattr(registry.resolve("tasks", name), "toy_examples"):
-            examples = registry.resolve("tasks", name).toy_examples(texts)
-        else:
-            labels = [len(text) / 100 if variant == "regression" else label for text, label in labelled_texts]
-            columns = {"text": texts, "other": [text[::-1] for text in texts]}
-            examples = Examples({key: columns[key] for key in config.text}, labels, "toy.csv")
-        train, validation = examples.take(range(40)), examples.take(range(40, 60))
         task: Task = registry.build("tasks", config)
+        examples = task.toy_examples(texts)
+        train, validation = examples.take(range(40)), examples.take(range(40, 60))
         task.fit_labels(train)
         return TaskCase(task, train, validation, lambda: registry.build("tasks", config))
 
@@ -230,6 +274,27 @@ def checkpoint(
         return known[family, kind]
 
     return make
+
+
+class ToyPretraining(Pretraining):
+    """The pre-training of a folder that tells nothing of it: an objective of its family, on rows of real text."""
+
+    def __init__(self, folder: Path, family: str, text: shards.Shards) -> None:
+        self.folder, self.recipe = folder, SimpleNamespace(seed=0)
+        objectives = (
+            registry.build("objectives", settings_of("objectives", name, family=family))
+            for name, found, _ in pairings()
+            if found == family
+        )
+        self.objective = next(objective for objective in objectives if not objective.special_tokens())
+        rows = cut(text, self.vocabulary, self.objective.row_shape(32))
+        self.feed = RowFeed([CorpusRows("", 1.0, rows)], self.objective, self.vocabulary, 0)
+
+
+@pytest.fixture(scope="session")
+def toy_pretraining(text_shards: shards.Shards) -> Callable[[str], Callable[[Path], ToyPretraining]]:
+    """Says how the pre-training of a family's checkpoint is opened."""
+    return lambda family: lambda folder: ToyPretraining(folder, family, text_shards)
 
 
 def _saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:

@@ -9,16 +9,19 @@ import yaml
 
 import headstart
 from headstart.core import config
+from headstart.core.config import Section
 from headstart.core.errors import RecipeError
+from headstart.stages.corpus import CorpusRecipe
 from headstart.stages.finetune import FinetuneRecipe
+from headstart.stages.index import IndexRecipe
 from headstart.stages.pretrain import PretrainRecipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for pattern in ("*.yaml", "*.yml") for path in (ROOT / "recipes").rglob(pattern))
-BY_SECTION = {"objective": PretrainRecipe, "task": FinetuneRecipe}
+BY_SECTION = {"sources": CorpusRecipe, "objective": PretrainRecipe, "task": FinetuneRecipe, "passages": IndexRecipe}
 
 
-def model_of(path: Path) -> type[PretrainRecipe] | type[FinetuneRecipe]:
+def model_of(path: Path) -> type[Section]:
     """Tell a recipe's stage by the one section that only this stage has."""
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     stages = [model for section, model in BY_SECTION.items() if section in raw]

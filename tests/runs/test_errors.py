@@ -84,6 +84,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
         "unseen.csv": rows + "another verse,c\n",
         "one.csv": "text,label\nx,a\ny,a\n",
         "ragged.csv": "text,label\na,b,c\n",
+        "tags.jsonl": '{"tokens": ["In", "Eden"], "tags": ["O", "B-LOC"]}\n' * 8,
+        "parts.jsonl": '{"tokens": ["the", "man"], "tags": ["DET", "NOUN"]}\n' * 8,
+        "untagged.jsonl": '{"tokens": ["the", "man"], "tags": ["DET"]}\n' * 8,
         "folder/notes.md": "mine",
         "unfinished/recipe.yaml": "seed: 0\n",
         "unknown/config.json": '{"model_type": "nonsense"}',
@@ -100,7 +103,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
 
 def _checkpoints(folder: Path, good: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertForMaskedLM, GPT2Config, PreTrainedTokenizerFast, T5Config, ViTConfig
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, ViTConfig
 
     for name in ("model", "altered", "lacking", "torn"):
         shutil.copytree(good, folder / name, ignore=shutil.ignore_patterns("checkpoints", "logs", "prepared"))
@@ -112,7 +115,7 @@ def _checkpoints(folder: Path, good: Path) -> None:
     small = BertConfig(
         vocab_size=1000, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
-    for name, config in {"t5": T5Config(), "gpt2": GPT2Config(), "vit": ViTConfig(), "weightless": small}.items():
+    for name, config in {"vit": ViTConfig(), "weightless": small}.items():
         config.save_pretrained(str(folder / name))
         for path in good.glob("tokenizer*.json"):
             shutil.copy2(path, folder / name)

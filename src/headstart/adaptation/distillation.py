@@ -35,6 +35,11 @@ class Distillation(BaseAdaptation):
         self.config = config or Distillation.Config()
         self._teacher: PreTrainedModel | None = None
 
+    def supports(self, task: Task, family: str) -> str | None:
+        """Take tasks with one prediction per text, which is what the teacher's is compared with."""
+        one_each = task.auto_class(family) == "AutoModelForSequenceClassification"
+        return super().supports(task, family) if one_each else "it imitates one prediction for each text"
+
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint with a new head, all of it trainable, and the teacher beside it."""
         model = source.pretrained()

@@ -1,97 +1,118 @@
-"""Frozen features: the body stays as pre-training left it, a head is trained on its output."""
+"""Frozen features: the body stays as pre-training left it, a head is trained on the states of its layers."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.core.contracts import ModelSource
+from headstart.adaptation.frozen import FrozenBody
+from headstart.adaptation.layers import freeze_body, repetitions
+from headstart.adaptation.on_top import Reads, build_top
+from headstart.adaptation.on_top_network import HEADS, around
+from headstart.core.contracts import ModelSource, Task
+from headstart.core.errors import RecipeError
+
+_CONCATENATED = 4
+"""BERT's best features were the last four layers side by side (Devlin et al. 2019, table 7)."""
+_TOPS = {"top": "none", "mean": "none", "concat": "projection", "mix": "mix"}
+
+
+class OwnMixture(torch.nn.Module):
+    """The mixture that a biLM has of its own, over states that lie side by side."""
+
+    def __init__(self, mixture: torch.nn.Module) -> None:
+        """Hold the network's own module, which is trained where it stands."""
+        super().__init__()
+        self.mixture = mixture
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Mix the layers."""
+        layers = states.unflatten(-1, (self.mixture.get_parameter("weights").numel(), -1))
+        return self.mixture(layers.unbind(-2))  # type: ignore[no-any-return]
 
 
 class Features(BaseAdaptation):
-    """Freeze the body and train the head on its output, which is computed once per text."""
+    """Freeze the body and train the head on its layers' states, which are computed once per text."""
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Devlin et al. 2019, BERT, section 5.3"
 
     class Config(AdaptationSettings):
-        """How much memory the computed features may take."""
+        """Which layers are read, and how much memory their states may take."""
 
         name: Literal["features"] = "features"
-        cache_mb: float = Field(2000, ge=0, description="features are kept up to this size, then computed anew")
+        layers: Literal["top", "mean", "concat", "mix"] = Field(
+            "top",
+            description="what the head reads: the top layer, a mean of layers, layers side by side, or ELMo's learned "
+            "mixture times γ. All but top make a network that needs Headstart to load; a biLM mixes its layers itself",
+        )
+        last: int | None = Field(
+            None,
+            ge=1,
+            description="how many layers, from the top; unless set 4 for concat, else all and the embeddings",
+        )
+        normalise: bool = Field(False, description="bring each layer's states to one scale first, an option of ELMo's")
+        cache_mb: float = Field(2000, ge=0, description="states are kept up to this size, then computed anew")
+
+        @model_validator(mode="after")
+        def _top_is_one_layer(self) -> Features.Config:
+            if self.layers == "top" and (self.last is not None or self.normalise):
+                found = "normalise is true" if self.last is None else f"last is {self.last}"
+                raise ValueError(
+                    f"{found}, and layers is 'top', which reads one layer as it is; they belong to mean, concat and "
+                    "mix. Choose one of those, or leave them out."
+                )
+            return self
 
     def __init__(self, config: Config | None = None) -> None:
         """Remember the section of the recipe."""
         self.config = config or Features.Config()
 
+    def supports(self, task: Task, family: str) -> str | None:
+        """Take tasks with a head of their own."""
+        if task.learns and task.auto_class(family) not in HEADS:
+            return "the task has no head beside the body, and so nothing that could be trained"
+        return super().supports(task, family)
+
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint and freeze whatever came from it inside the body."""
+        """Load the checkpoint, freeze whatever came from it inside the body, and put what reads the layers on it."""
         model = source.pretrained()
-        new = source.new_parameters()
-        body = model.base_model
-        inside = {id(parameter) for parameter in body.parameters()}
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name in new or id(parameter) not in inside)
-        setattr(model, model.base_model_prefix, FrozenBody(body, int(self.config.cache_mb * 1e6)))
+        freeze_body(model, source.new_parameters())
+        body: Any = model.base_model
+        mixture, settings = getattr(body, "mix", None), self.config
+        as_it_is = settings.layers in ("top", "mix") and settings.last is None and not settings.normalise
+        top: torch.nn.Module
+        if mixture is not None and as_it_is:
+            reads, top = Reads(repetitions(model) + 1), OwnMixture(mixture)
+        else:
+            reads = self._reads(repetitions(model) + 1)
+            top = build_top(_TOPS[settings.layers], reads.last, body.config.hidden_size)
+            if mixture is not None:
+                mixture.requires_grad_(False)
+        setattr(model, model.base_model_prefix, FrozenBody(body, reads, top, int(settings.cache_mb * 1e6)))
         return model
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Put the body back in its place, so that the saved model is plain."""
+        """Put the body back in its place, so that the saved model is plain, unless more than its output is read."""
         frozen = getattr(model, model.base_model_prefix)
         setattr(model, model.base_model_prefix, frozen.body)
-        return model
+        if not frozen.reads.last or isinstance(frozen.top, OwnMixture):
+            return model
+        return around(model, frozen.reads, frozen.top, _TOPS[self.config.layers])
 
-
-class FrozenBody(torch.nn.Module):
-    """Stands in for a model's body: no dropout, no gradient, and each text's states are computed once.
-
-    States are remembered by the text's token ids, so no caller needs to pass identities through the
-    model. A body with a trainable part inside (BERT's new pooler) is run each time instead.
-    """
-
-    def __init__(self, body: torch.nn.Module, cache_bytes: int) -> None:
-        """Wrap a body whose frozen parameters no longer require gradients."""
-        super().__init__()
-        self.body = body.eval()
-        self.room = cache_bytes if not any(p.requires_grad for p in body.parameters()) else 0
-        self.known: dict[bytes, torch.Tensor] = {}
-        self.kind: type[ModelOutput] = BaseModelOutput
-
-    def train(self, mode: bool = True) -> FrozenBody:
-        """Stay in evaluation mode whatever the loop asks for."""
-        return self
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **inputs: Any) -> Any:
-        """Return the body's output, from memory where the text was seen before."""
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        if not self.room and not self.known:
-            return self.body(input_ids=input_ids, attention_mask=attention_mask, **inputs)
-        lengths = attention_mask.sum(1).tolist()
-        keys = [input_ids[row, :length].cpu().numpy().tobytes() for row, length in enumerate(lengths)]
-        missing = [row for row, key in enumerate(keys) if key not in self.known]
-        found = {key: self.known[key] for key in keys if key in self.known}
-        if missing:
-            chosen = {name: value[missing] for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-            # Outside autocast: what is remembered must not depend on who asked first, training or evaluation.
-            with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
-                output = self.body(input_ids=input_ids[missing], attention_mask=attention_mask[missing], **chosen)
-            # A head may ask for a field that its own body's output has, were it but to find it empty (XLNet's `mems`).
-            self.kind, states = type(output), output[0]
-            for place, row in enumerate(missing):
-                found[keys[row]] = states[place, : lengths[row]].clone()
-                self._remember(keys[row], found[keys[row]])
-        padded = torch.nn.utils.rnn.pad_sequence([found[key] for key in keys], batch_first=True)
-        if padded.shape[1] < input_ids.shape[1]:
-            padded = torch.nn.functional.pad(padded, (0, 0, 0, input_ids.shape[1] - padded.shape[1]))
-        return self.kind(last_hidden_state=padded)
-
-    def _remember(self, key: bytes, states: torch.Tensor) -> None:
-        size = states.numel() * states.element_size()
-        if size <= self.room and key not in self.known:
-            self.known[key] = states
-            self.room -= size
+    def _reads(self, states: int) -> Reads:
+        """Say which of the network's states are read, the embeddings being the lowest."""
+        settings = self.config
+        if settings.layers == "top":
+            return Reads()
+        last = settings.last or (min(_CONCATENATED, states - 1) if settings.layers == "concat" else states)
+        if last > states:
+            raise RecipeError(
+                f"adaptation.last is {last}; the network has {states - 1} layers, and the embeddings",
+                allowed=f"At most {states}",
+                do="Lower adaptation.last",
+            )
+        return Reads(last, settings.layers == "mean", settings.normalise)

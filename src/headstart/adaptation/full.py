@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.adaptation.base import BaseAdaptation
+from headstart.adaptation.layers import LayerSettings, load
 from headstart.core.contracts import ModelSource
 
 
@@ -15,7 +16,7 @@ class Full(BaseAdaptation):
 
     paper: ClassVar[str] = "Howard & Ruder 2018, ULMFiT; Radford et al. 2018, GPT; Devlin et al. 2019, BERT"
 
-    class Config(AdaptationSettings):
+    class Config(LayerSettings):
         """Nothing of its own to set."""
 
         name: Literal["full"] = "full"
@@ -26,4 +27,4 @@ class Full(BaseAdaptation):
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint with a new head; everything is trainable."""
-        return source.pretrained()
+        return load(source, self.config.reinit_layers)

@@ -18,11 +18,16 @@ from transformers import (
     AutoModel,
     AutoModelForPreTraining,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
 
-from headstart.backbones.bilm_heads import BiLMForPreTraining, BiLMForSequenceClassification
+from headstart.backbones.bilm_heads import (
+    BiLMForPreTraining,
+    BiLMForSequenceClassification,
+    BiLMForTokenClassification,
+)
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel
 from headstart.backbones.characters import CharacterInput, character_table
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
@@ -116,3 +121,4 @@ AutoConfig.register(BiLMConfig.model_type, BiLMConfig)
 AutoModel.register(BiLMConfig, BiLMModel)
 AutoModelForPreTraining.register(BiLMConfig, BiLMForPreTraining)
 AutoModelForSequenceClassification.register(BiLMConfig, BiLMForSequenceClassification)
+AutoModelForTokenClassification.register(BiLMConfig, BiLMForTokenClassification)

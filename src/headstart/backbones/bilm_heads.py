@@ -1,4 +1,4 @@
-"""What stands on the biLM: the output layer that both directions share, and a head for whole texts."""
+"""What stands on the biLM: the output layer that both directions share, and heads for whole texts and for tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.modeling_outputs import CausalLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import CausalLMOutput, SequenceClassifierOutput, TokenClassifierOutput
 
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel, BiLMPreTrainedModel
 
@@ -79,3 +79,29 @@ class BiLMForSequenceClassification(BiLMPreTrainedModel):
         logits = self.classifier(self.dropout(mean))
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
+
+
+class BiLMForTokenClassification(BiLMPreTrainedModel):
+    """The mixture of layers at each token under a linear layer."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        """Make body and head."""
+        super().__init__(config)
+        self.num_labels = int(config.num_labels or 0)
+        self.bilm = BiLMModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **inputs: Any,
+    ) -> TokenClassifierOutput:
+        """Return logits for each token's labels, and the loss where labels (-100: not predicted) are given."""
+        output = self.bilm(input_ids, attention_mask, **inputs)
+        logits = self.classifier(self.dropout(output.last_hidden_state))
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)

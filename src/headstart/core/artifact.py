@@ -22,7 +22,8 @@ from typing import Any
 from headstart.core.errors import ArtifactError, ResourceError
 
 MANIFEST = "headstart.json"
-FORMAT = 1
+FORMAT = 2
+"""2: the manifest bears a seal, a hash of itself. Folders of format 1 have none, and are read as before."""
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -89,6 +90,9 @@ def seal(folder: Path, kind: str, **facts: Any) -> None:
             for path in files
         },
     }
+    # As it will be read: keys are strings there, tuples are lists.
+    manifest = json.loads(json.dumps(manifest))
+    manifest["seal"] = _seal(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for path in [*files, folder / MANIFEST]:
         flush(path)
@@ -123,8 +127,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """Check every file of an artifact against its manifest and return the manifest."""
+    """Check the manifest of an artifact against its seal and every file against the manifest; returns the manifest."""
     manifest = read_manifest(folder)
+    sealed = manifest.get("format") == FORMAT and manifest.get("seal") == _seal(manifest)
+    if not sealed and (manifest.get("format") != 1 or "seal" in manifest):
+        raise ArtifactError(
+            f"{folder / MANIFEST} is not what was written (its seal differs)", do="Restore the folder or make it anew"
+        )
     if kind is not None and manifest.get("kind") != kind:
         raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a {kind} is needed here")
     for name, stated in manifest["files"].items():
@@ -140,6 +149,12 @@ def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
                 f"{path} is not what was written (its hash differs)", do="Restore the folder or make it anew"
             )
     return manifest
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """Return the hash of a manifest without its seal."""
+    rest = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def identity(folder: Path) -> str:

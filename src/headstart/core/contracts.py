@@ -2,15 +2,17 @@
 
     Document ─ tokens ─ rows ─ Objective.corrupt ─ Batch ─ Backbone's model ─ Objective.loss
     labelled rows ─ Task.encode ─ Task.collate ─ Batch ─ Adaptation's model ─ Task.loss
+                                                                    └─ Task.predict ─ Task.decode ─ metrics
 
 The training loop sees a Learner, and the Feeds of later phases, alone. Torch is named for type checkers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -237,11 +239,36 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What the values of a column must be, and how that is said to a person."""
+
+    needs: str
+    """Ends the sentence "Every row needs …"."""
+    fits: Callable[[Any], bool]
+    """Says whether one value, which is there, is of this kind."""
+    is_text: bool = False
+    """A value is a text: an empty one is no gap, and formats without types are told to read it as text."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a labelled file that a task reads."""
+
+    name: str
+    kind: Kind
+    setting: str
+    """The setting of a recipe that names it, such as `task.text`."""
+    is_gold: bool = False
+    """It holds what is to be predicted, and becomes `Examples.labels`."""
+
+
+@dataclass(frozen=True)
 class Examples:
-    """Labelled rows of one split: the columns that a task asked for."""
+    """Labelled rows of one split: the columns that a task asked for, and the gold value of each row."""
 
     columns: Mapping[str, Sequence[Any]]
     labels: Sequence[Any]
+    """One gold value per row, of any type that JSON knows; None throughout where the task has no gold column."""
     source: str = ""
 
     def __len__(self) -> int:
@@ -253,14 +280,45 @@ class Examples:
         return Examples(columns, [self.labels[i] for i in indices], self.source)
 
 
+Split = Literal["train", "validation", "test"]
+Feature = dict[str, Any]
+"""What a model reads in one piece, before padding: token ids and the like, and notes for `decode`.
+
+`example` is the number of the example it belongs to, where one may have several (windows over a long text); without
+it, feature i is example i. Every example has one feature or more, in order.
+"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a checkpoint reads text: by which tokenizer, as which family of network, and how much at once."""
+
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
+    family: str
+    max_length: int
+
+    @property
+    def pad(self) -> int:
+        """Return the id of the padding token."""
+        found: int = self.tokenizer.pad_token_id
+        return found
+
+
 @runtime_checkable
 class Task(Protocol):
-    """A kind of labelled problem: head, encoding, decoding, metrics."""
+    """A kind of labelled problem: head, encoding, decoding, metrics.
+
+    `headstart.tasks.base.BaseTask` answers what most have in common.
+    """
 
     paper: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
-    auto_class: ClassVar[str]
-    """The class of transformers that holds this task's head, by name."""
+    pipeline: ClassVar[str | None]
+    """The pipeline of transformers that runs a fine-tuned model, for its card; None where there is none."""
+    usage: ClassVar[str | None]
+    """Lines of Python by which a saved model is used, for its card, where that is not a pipeline."""
+    learns: ClassVar[bool]
+    """Whether there is a loss to train by; a task that only asks a model as it is has none."""
     labels: list[Any]
     """The label set in the order of the model's outputs; empty where there is none (numbers, texts)."""
 
@@ -269,8 +327,28 @@ class Task(Protocol):
         """The section of a recipe that sets this up, declared as a class inside this one."""
         ...
 
+    def auto_class(self, family: str) -> str:
+        """Name the class of transformers that holds this task's head in a family of networks."""
+        ...
+
+    def columns(self, split: Split) -> Sequence[Column]:
+        """Name the columns that are read from the file of a split, and what they must hold."""
+        ...
+
     def fit_labels(self, train: Examples) -> None:
-        """Learn the label set from the training rows alone."""
+        """Learn the label set, and whatever else decoding needs, from the training rows alone."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what `fit_labels` learnt, in types that JSON knows; it is written into the manifest."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave, in place of `fit_labels`."""
+        ...
+
+    def show(self, train: Examples, seed: int) -> None:
+        """Take the training rows of one seed, where predictions draw on them: the examples of a prompt."""
         ...
 
     def head_settings(self) -> dict[str, Any]:
@@ -281,36 +359,84 @@ class Task(Protocol):
         """Adjust a new head's starting point to the training labels, where that helps."""
         ...
 
-    def encode(self, examples: Examples, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[dict[str, Any]]:
-        """Return one mapping per example: token ids and the label as a number."""
+    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+        """Return what the model reads of the examples; `training` ones carry what the loss needs."""
         ...
 
-    def collate(self, encoded: Sequence[dict[str, Any]], pad: int) -> Batch:
-        """Pad encoded examples to their longest and stack them."""
+    def length(self, feature: Feature) -> int:
+        """Return the number of tokens of a feature, so that like lengths can be batched together."""
+        ...
+
+    def collate(self, features: Sequence[Feature], reading: Reading) -> Batch:
+        """Pad features to their longest and stack them; notes for `decode` stay behind."""
         ...
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's examples."""
+        """Return the loss summed over the batch's predictions."""
         ...
 
-    def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Run the model on a batch, labels left out."""
+    def weight(self, batch: Batch) -> float:
+        """Return the number of predictions over which the loss is summed: examples, or tokens."""
         ...
 
-    def decode(self, logits: npt.NDArray[np.float32]) -> list[Any]:
-        """Turn the model's output into labels (or numbers) as the data has them."""
+    def tokens(self, batch: Batch) -> int:
+        """Return the number of tokens that the model reads in a batch, padding included, since it is computed too."""
+        ...
+
+    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
+        """Run the model and return one raw output per feature: an array of logits, generated ids, a vector."""
+        ...
+
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+        """Turn the outputs of all features of a split into one prediction per example, as the data has them."""
+        ...
+
+    def notes(self, features: Sequence[Feature]) -> list[str]:
+        """Say in sentences what a person should know of the encoding: how much was cut, what the model cannot see."""
         ...
 
     def metrics(self) -> tuple[str, ...]:
         """Name the metrics of this problem, the one to select models by first."""
         ...
 
+    def save(self, model: PreTrainedModel, reading: Reading, folder: Path) -> None:
+        """Write the finished model, and whatever else another library needs to load it; the tokenizer comes after."""
+        ...
+
+    def toy_examples(self, texts: Sequence[str]) -> Examples:
+        """Make one row of each text, whatever it is, for the contract suite: small, and with something to learn."""
+        ...
+
+
+class Rehearsal(Protocol):
+    """The pre-training of a checkpoint, to be gone on with beside a task."""
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """Return as many corrupted rows of the pre-training text, chosen by the samples' identity."""
+        ...
+
+    def network(self, model: PreTrainedModel) -> torch.nn.Module:
+        """Return the network of pre-training with its own head on the body of `model`, which both then share."""
+        ...
+
+    def loss(self, network: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the objective's loss, summed over the batch's predictions."""
+        ...
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of the objective's predictions in a batch."""
+        ...
+
 
 class ModelSource(Protocol):
     """Where an adaptation gets the network from: the checkpoint's weights, or its shape alone."""
 
-    def pretrained(self) -> PreTrainedModel:
-        """Load the checkpoint; the task's head is new."""
+    path: Path
+    task: Task
+    family: str
+
+    def pretrained(self, **loading: Any) -> PreTrainedModel:
+        """Load the checkpoint; the task's head is new. Keywords go to `from_pretrained`: quantisation, a device map."""
         ...
 
     def fresh(self) -> PreTrainedModel:
@@ -321,13 +447,19 @@ class ModelSource(Protocol):
         """Name the parameters that the checkpoint did not hold (the head), after `pretrained`."""
         ...
 
+    def rehearsal(self) -> Rehearsal:
+        """Return the checkpoint's pre-training; raises where the folder does not tell what it was."""
+        ...
+
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that share a learning-rate factor."""
+    """Parameters that share a learning-rate factor and the moment at which they begin to move."""
 
     names: tuple[str, ...]
     lr_scale: float = 1.0
+    starts: float = 0.0
+    """Share of the budget that is spent when the group begins to move; until then it stays bit-identical."""
 
 
 @runtime_checkable
@@ -335,6 +467,7 @@ class Adaptation(Protocol):
     """A way to turn a pre-trained model into one for a task: what is kept, what moves.
 
     `headstart.adaptation.base.BaseAdaptation` answers all but `adapt` for a method that changes neither loss nor model.
+    Settings of its Config that `training` has too (learning_rate, budget, lr_scheduler_type, …) stand in for those.
     """
 
     paper: ClassVar[str]
@@ -344,20 +477,36 @@ class Adaptation(Protocol):
         """The section of a recipe that sets this up, declared as a class inside this one."""
         ...
 
+    def supports(self, task: Task, family: str) -> str | None:
+        """Say why this method cannot serve a task on a family of networks, as a clause; None where it can."""
+        ...
+
+    def supports_kind(self, kind: str) -> str | None:
+        """Say why this method cannot serve a kind of network, its config's `model_type`, as a clause; or None."""
+        ...
+
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Return the model to train, with `requires_grad` set on what moves."""
+        """Return the model to train, plain or wrapped by peft, with `requires_grad` set on what moves."""
         ...
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return the trainable parameters in groups of equal learning-rate factor."""
+        """Return the trainable parameters in groups of equal learning-rate factor and start."""
+        ...
+
+    def extend(self, batch: Batch, samples: Sequence[Sample]) -> Batch:
+        """Return a training batch with what the method's loss needs besides: a pure function of the samples."""
         ...
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's examples: the task's, or that and what the method adds."""
+        """Return the loss summed over `task.weight(batch)`: the task's, or that and what the method adds."""
         ...
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Undo whatever served training alone, so that the saved model is plain Hugging Face."""
+        """Undo whatever served training alone; what is saved is plain Hugging Face, or an adapter of peft's."""
+        ...
+
+    def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
+        """Load what `finish` gave as an adapter, on the checkpoint that it was trained on."""
         ...
 
 

@@ -46,31 +46,70 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "tasks": {
         "classify": "headstart.tasks.classify:Classify",
+        "tag": "headstart.tasks.tag:Tag",
+        "span_qa": "headstart.tasks.span_qa:SpanQA",
+        "multiple_choice": "headstart.tasks.multiple_choice:MultipleChoice",
+        "seq2seq": "headstart.tasks.seq2seq:Seq2Seq",
+        "text_to_text": "headstart.tasks.text_to_text:TextToText",
+        "embed": "headstart.tasks.embed:Embed",
+        "language_model": "headstart.tasks.language_model:LanguageModel",
+        "prompt": "headstart.tasks.prompt:Prompt",
     },
     "adaptations": {
         "full": "headstart.adaptation.full:Full",
         "scratch": "headstart.adaptation.scratch:Scratch",
         "features": "headstart.adaptation.features:Features",
+        "top_layers": "headstart.adaptation.top_layers:TopLayers",
+        "new_layers": "headstart.adaptation.new_layers:NewLayers",
+        "gradual_unfreezing": "headstart.adaptation.gradual_unfreezing:GradualUnfreezing",
+        "layerwise_decay": "headstart.adaptation.layerwise_decay:LayerwiseDecay",
+        "l2_start": "headstart.adaptation.l2_start:L2Start",
+        "rehearsal": "headstart.adaptation.rehearsal:Rehearse",
+        "lora": "headstart.adaptation.lora:Lora",
+        "ia3": "headstart.adaptation.ia3:IA3",
+        "prefix": "headstart.adaptation.prefix:Prefix",
+        "prompt": "headstart.adaptation.prompt:Prompt",
+        "bitfit": "headstart.adaptation.bitfit:BitFit",
+        "qlora": "headstart.adaptation.qlora:QLora",
+        "adapters": "headstart.adaptation.adapters:Adapters",
         "distillation": "headstart.adaptation.distillation:Distillation",
+        "as_is": "headstart.adaptation.as_is:AsIs",
     },
     "metrics": {
-        "accuracy": "headstart.evaluation.metrics:accuracy",
-        "f1": "headstart.evaluation.metrics:f1",
-        "macro_f1": "headstart.evaluation.metrics:macro_f1",
-        "matthews": "headstart.evaluation.metrics:matthews",
-        "pearson": "headstart.evaluation.metrics:pearson",
-        "spearman": "headstart.evaluation.metrics:spearman",
+        "accuracy": "headstart.evaluation.labels:accuracy",
+        "f1": "headstart.evaluation.labels:f1",
+        "macro_f1": "headstart.evaluation.labels:macro_f1",
+        "matthews": "headstart.evaluation.labels:matthews",
+        "pearson": "headstart.evaluation.correlations:pearson",
+        "spearman": "headstart.evaluation.correlations:spearman",
+        "token_accuracy": "headstart.evaluation.tagging:token_accuracy",
+        "seqeval_f1": "headstart.evaluation.tagging:seqeval_f1",
+        "squad_f1": "headstart.evaluation.answers:squad_f1",
+        "squad_exact_match": "headstart.evaluation.answers:squad_exact_match",
+        "bleu": "headstart.evaluation.texts:bleu",
+        "rouge1": "headstart.evaluation.texts:rouge1",
+        "rouge2": "headstart.evaluation.texts:rouge2",
+        "rougeL": "headstart.evaluation.texts:rougeL",
+        "ndcg_at_10": "headstart.evaluation.ranking:ndcg_at_10",
+        "mrr_at_10": "headstart.evaluation.ranking:mrr_at_10",
+        "perplexity": "headstart.evaluation.likelihood:perplexity",
+        "bits_per_byte": "headstart.evaluation.likelihood:bits_per_byte",
     },
     "baselines": {
         "majority": "headstart.evaluation.baselines:majority",
-        "svm": "headstart.evaluation.baselines:svm",
+        "svm": "headstart.evaluation.svm:svm",
+        "overlap": "headstart.evaluation.overlap:overlap",
+        "lead": "headstart.evaluation.lead:lead",
     },
 }
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}
 """The key by which a recipe's section names its entry: `objective: {name: masked_lm}`."""
 
-NETWORKS = {"headstart_bilm": "headstart.backbones.bilm"}
+NETWORKS = {
+    "headstart_bilm": "headstart.backbones.bilm",
+    "headstart_on_top": "headstart.adaptation.on_top_network",
+}
 """Networks of our own, by the `model_type` in config.json, and the module whose import tells transformers of them."""
 
 

@@ -1,209 +1,254 @@
-"""One function per file format: bytes → (place, text or Unreadable), in bounded memory.
+"""One function per file format: bytes → rows, each a text or the reason why there is none, in bounded memory.
 
-Bytes are decoded row by row, so that one bad byte costs one row and not the rest of the file. A file whose
-container is torn (gzip, parquet) is an error of its own, because nobody can say how many rows it held.
+Bytes are decoded row by row, so that one bad byte costs one row and not the rest of the file. A fault that says more
+of a file than of a row (a torn container, a column that is not there) carries the error that a strict reader raises.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 from headstart.core.errors import DataError
-from headstart.core.registry import suggest
+from headstart.corpus import streams, tables
+from headstart.corpus.streams import Line
 
-_BATCH_ROWS = 256
 _CSV_FIELD_CHARACTERS = 2**31 - 1
-_BOM = b"\xef\xbb\xbf"
+_CSV_RECORD_LINES = 10_000
+"""A record over more lines has an open quote, not a long text: without a limit one quote costs a pass over the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a row could not become text."""
+    """Why a row could not become text, and the error to raise where that may not be passed over."""
 
     reason: str
+    error: DataError | None = field(default=None, compare=False)
+    rows: int = 1
+    raw: bytes = b""
 
 
-Row = tuple[str, str | Unreadable]
-"""The place in the file, such as "row 7", and what stood there."""
+class Row(NamedTuple):
+    """The place in the file, such as "row 7", what stood there, and where that begins in the unpacked bytes."""
+
+    place: str
+    value: str | Unreadable
+    offset: int = -1
+    kept: dict[str, str | None] | None = None
+    """Other columns that were asked for (an address, an id)."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a file: the column, what is kept beside it, and how it is cut."""
+
+    column: str = "text"
+    keep: tuple[str, ...] = ()
+    whole_file: bool = False
+    start: int = 0
+    stop: int | None = None
+    longest: int | None = None
 
 
 def reader_of(path: Path, column: str, documents: str) -> Iterator[Row]:
     """Return an iterator over the rows of a file, chosen by its suffix."""
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
-    if suffix in ("txt", "tokens"):
-        return read_text(path, whole_file=documents == "file")
-    if suffix not in _TABLES or path.name.endswith(".parquet.gz"):
+    reading = Reading(column, whole_file=documents == "file")
+    suffix = suffix_of(path.name)
+    if suffix not in READERS or (suffix == "parquet" and path.suffix != ".parquet"):
         raise DataError(
             f"{path} has a suffix that no reader knows",
-            allowed="Known: .txt, .tokens, .jsonl, .csv, also with .gz, and .parquet",
+            allowed="Known: .txt, .tokens, .jsonl, .csv, also with .gz or .zst, and .parquet",
             do="Rename or convert the file",
         )
-    return _TABLES[suffix](path, column)
+    return READERS[suffix](str(path), reading)
 
 
-def read_text(path: Path, whole_file: bool) -> Iterator[Row]:
+def suffix_of(name: str) -> str:
+    """Return the suffix that names the format, behind that of a packer."""
+    return name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[2].lower()
+
+
+def read_text(path: str, reading: Reading) -> Iterator[Row]:
     """Yield documents of plain text: the whole file, or blocks between blank lines.
 
     A line that is not UTF-8 is cut out as a row of its own; the lines around it stay.
     """
-    lines: list[str] = []
-    ordinal = 0
-    for number, raw in enumerate(_lines(path), start=1):
-        line = _decode(raw)
-        if isinstance(line, Unreadable):
-            yield f"line {number}", line
-        elif line.strip() or whole_file:
-            lines.append(line)
-        elif lines:
-            yield f"document {ordinal}", "".join(lines).strip("\r\n")
-            ordinal, lines = ordinal + 1, []
-    if lines:
-        yield f"document {ordinal}", "".join(lines).strip("\r\n")
+    held: list[str] = []
+    ordinal = begun = 0
+    for number, line in enumerate(streams.lines(path, longest=reading.longest), start=1):
+        text = decoded(line, path)
+        if isinstance(text, Unreadable):
+            yield Row(f"line {number}", text, line.offset)
+        elif text.strip() or reading.whole_file:
+            begun = begun if held else line.offset
+            held.append(text)
+        elif held:
+            yield Row(f"document {ordinal}", "".join(held).strip("\r\n"), begun)
+            ordinal, held = ordinal + 1, []
+    if held:
+        yield Row(f"document {ordinal}", "".join(held).strip("\r\n"), begun)
 
 
-def read_jsonl(path: Path, column: str) -> Iterator[Row]:
+def read_jsonl(path: str, reading: Reading) -> Iterator[Row]:
     """Yield one text per line of JSON; a first row without the column is an error, a later one a reject."""
     seen_column = False
-    for number, raw in enumerate(_lines(path)):
-        place = f"row {number}"
-        line = _decode(raw)
-        if isinstance(line, Unreadable) or not line.strip():
-            yield place, line if isinstance(line, Unreadable) else ""
+    for number, line in enumerate(streams.lines(path, reading.start, reading.stop, reading.longest)):
+        place, text = f"row {number}", decoded(line, path)
+        if isinstance(text, Unreadable) or not text.strip():
+            yield Row(place, text if isinstance(text, Unreadable) else "", line.offset)
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            yield place, Unreadable(f"not JSON ({error})")
+            yield Row(place, Unreadable(f"not JSON ({error})", raw=line.raw), line.offset)
             continue
         if not isinstance(record, dict):
-            yield place, Unreadable(f"a JSON {type(record).__name__}, not an object")
-        elif column not in record:
-            if not seen_column:
-                _require_column(path, column, list(record))
-            yield place, Unreadable(f"no column {column!r}")
+            wrong = Unreadable(f"a JSON {type(record).__name__}, not an object", raw=line.raw)
+            yield Row(place, wrong, line.offset)
+        elif reading.column not in record:
+            error_ = None if seen_column else tables.no_column(path, reading.column, list(record))
+            yield Row(place, Unreadable(f"no column {reading.column!r}", error_, raw=line.raw), line.offset)
         else:
             seen_column = True
-            yield place, _as_text(record[column], column)
+            kept = {name: plain(record.get(name)) for name in reading.keep}
+            yield Row(place, as_text(record[reading.column], reading.column), line.offset, kept)
 
 
-def read_csv(path: Path, column: str) -> Iterator[Row]:
-    """Yield one text per CSV record under a header; undecodable bytes are carried through and reject their record."""
+def read_csv(path: str, reading: Reading) -> Iterator[Row]:
+    """Yield one text per CSV record under a header.
+
+    Undecodable bytes are carried through and reject their record. Where a record over several lines proves wrong, its
+    first line alone is rejected and reading goes on with the next: an open quote must not swallow good rows.
+    """
     csv.field_size_limit(_CSV_FIELD_CHARACTERS)
-    lines = (raw.decode("utf-8", "surrogateescape") for raw in _lines(path))
-    records = csv.reader(lines, strict=True)
-    header = next(records, [])
-    _require_column(path, column, header)
-    position, number = header.index(column), -1
-    while True:
-        opened, number = records.line_num + 1, number + 1
-        try:
-            record = next(records, None)
-        except csv.Error as error:
-            if "unexpected end of data" in str(error):
-                raise DataError(
-                    f"{path}: the record at line {opened} opens a quote that is never closed",
-                    do="Mend the quotes of that line",
-                ) from error
-            yield f"row {number}", Unreadable(f"not CSV ({error})")
-            continue
-        if record is None:
-            return
-        if not record:
-            yield f"row {number}", ""
-        elif len(record) != len(header):
-            yield f"row {number}", Unreadable(f"{len(record)} fields where the header has {len(header)}")
+    feed = _CsvLines(streams.lines(path, longest=reading.longest))
+    header, number = feed.record() or [], 0
+    if isinstance(header, csv.Error) or reading.column not in header:
+        error = tables.no_column(path, reading.column, [] if isinstance(header, csv.Error) else header)
+        yield Row("row 0", Unreadable(error.found, error))
+        return
+    position = header.index(reading.column)
+    while (record := feed.record()) is not None:
+        place, offset = f"row {number}", feed.taken[0].offset
+        number += 1
+        if not isinstance(record, csv.Error) and len(record) == len(header):
+            kept = {name: record[header.index(name)] if name in header else None for name in reading.keep}
+            yield Row(place, as_text(record[position], reading.column), offset, kept)
+        elif not record:
+            yield Row(place, "", offset)
         else:
-            yield f"row {number}", _as_text(record[position], column)
+            raw, opened = feed.taken[0].raw, feed.number + 1
+            feed.go_back()
+            yield Row(place, _bad_record(path, record, len(header), opened, raw), offset)
 
 
-def read_parquet(path: Path, column: str) -> Iterator[Row]:
+def read_parquet(path: str, reading: Reading) -> Iterator[Row]:
     """Yield one text per row, a small batch of one row group at a time, without trusting that it is UTF-8."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            _require_column(path, column, file.schema_arrow.names)
-            _require_strings(path, column, file.schema_arrow.field(column).type)
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=[column]):
-                values = batch.column(0)
-                if pa.types.is_dictionary(values.type):
-                    values = values.dictionary_decode()
-                for value in values.cast(pa.large_binary()).to_pylist():
-                    yield f"row {number}", "" if value is None else _decode(value)
-                    number += 1
-            if number != file.metadata.num_rows:
-                raise DataError(
-                    f"{path} promises {file.metadata.num_rows:,} rows and gave {number:,}", do="Restore the file"
-                )
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet ({error})", do="Restore the file or take it out") from error
+    number = 0
+    groups = range(reading.start, tables.groups_of(path) if reading.stop is None else reading.stop)
+    for batch in tables.batches(path, (reading.column,), groups):
+        if isinstance(batch, DataError):
+            yield Row("file", Unreadable(batch.found, batch))
+        elif isinstance(batch, tables.Lost):
+            yield Row(f"row {number}", Unreadable(batch.reason, batch.error, batch.rows))
+            number += batch.rows
+        else:
+            for value in batch.column(0).to_pylist():
+                yield Row(f"row {number}", "" if value is None else utf8(value), number)
+                number += 1
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a plain or gzipped file, without a byte order mark."""
-    try:
-        with _open(path) as file:
-            first = file.readline().removeprefix(_BOM)
-            if first:
-                yield first
-            yield from file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is a torn gzip file ({error})", do="Fetch the file again or take it out") from error
+def decoded(line: Line, path: str) -> str | Unreadable:
+    """Return a line as text, or why it is none; damage to the file as a whole is an error to strict readers."""
+    if line.fault:
+        advice = "Fetch the file again or take it out"
+        return Unreadable(line.fault, DataError(f"{path} is a {line.fault}", do=advice))
+    return utf8(line.raw)
 
 
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _decode(raw: bytes) -> str | Unreadable:
+def utf8(raw: bytes) -> str | Unreadable:
+    """Decode strictly."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Unreadable(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})")
+        return Unreadable(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
 
 
-def _as_text(value: Any, column: str) -> str | Unreadable:
+def as_text(value: Any, column: str) -> str | Unreadable:
     """Accept text alone: a missing value is empty, and lone surrogates cannot be written as UTF-8 again."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        return Unreadable(f"column {column!r} holds a {type(value).__name__}, not text")
+        return Unreadable(f"column {column!r} holds a {type(value).__name__}, not text", raw=repr(value).encode())
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        return Unreadable(f"not Unicode text (lone surrogate or bad byte at {error.start})")
+        return Unreadable(
+            f"not Unicode text (lone surrogate or bad byte at {error.start})", raw=value.encode("utf-8", "replace")
+        )
     return value
 
 
-def _require_column(path: Path, column: str, columns: list[str]) -> None:
-    if column not in columns:
-        raise DataError(
-            f"{path.name} has no column {column!r}{suggest(column, columns)}",
-            allowed=f"It has: {', '.join(columns) or 'no columns at all'}",
-            do="Set corpus.text",
-        )
+def plain(value: Any) -> str | None:
+    """Return a value kept beside the text as a short text that can be written, or nothing."""
+    return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
 
 
-def _require_strings(path: Path, column: str, kind: Any) -> None:
-    import pyarrow.types as types
+def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int, raw: bytes) -> Unreadable:
+    if not isinstance(record, csv.Error):
+        return Unreadable(f"{len(record)} fields where the header has {width}", raw=raw)
+    if "unexpected end of data" not in str(record):
+        return Unreadable(f"not CSV ({record})", raw=raw)
+    error = DataError(
+        f"{path}: the record at line {line} opens a quote that is never closed", do="Mend the quotes of that line"
+    )
+    return Unreadable("an open quote that is never closed", error, raw=raw)
 
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_null(kind)):
-        raise DataError(
-            f"column {column!r} of {path.name} holds {kind}", allowed="Text is needed", do="Set corpus.text"
-        )
+
+class _CsvLines:
+    """Records out of lines, with a way back to the second line of a record that proves wrong."""
+
+    def __init__(self, lines: Iterator[Line]) -> None:
+        self._lines, self._waiting = lines, list[Line]()
+        self._reader = csv.reader(self._fed(), strict=True)
+        self.taken: list[Line] = []
+        self.number = 0
+
+    def record(self) -> list[str] | csv.Error | None:
+        """Return the next record, the error in its place, or None at the end; `taken` holds its lines."""
+        self.number += len(self.taken)
+        self.taken = []
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            self._reader = csv.reader(self._fed(), strict=True)
+            return error
+
+    def go_back(self) -> None:
+        """Give back all lines of the last record but the first."""
+        self._waiting = [*self.taken[1:], *self._waiting]
+        del self.taken[1:]
+
+    def _fed(self) -> Iterator[str]:
+        while True:
+            line = self._waiting.pop(0) if self._waiting else next(self._lines, None)
+            if line is None:
+                return
+            self.taken.append(line)
+            if line.fault:
+                raise csv.Error(line.fault)
+            if len(self.taken) > _CSV_RECORD_LINES:
+                raise csv.Error("unexpected end of data")
+            yield line.raw.decode("utf-8", "surrogateescape")
 
 
-_TABLES: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+READERS: dict[str, Callable[[str, Reading], Iterator[Row]]] = {
+    "txt": read_text,
+    "tokens": read_text,
     "jsonl": read_jsonl,
     "csv": read_csv,
     "parquet": read_parquet,

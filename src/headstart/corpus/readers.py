@@ -129,13 +129,15 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
     """
     for path in expand(config.files):
         reader = formats.reader_of(path, config.text, config.documents)
-        for place, value in reader:
+        for row in reader:
             if receipt is not None:
                 receipt.rows += 1
-            if isinstance(value, formats.Unreadable):
-                yield Reject(path.name, place, value.reason)
+            if isinstance(row.value, formats.Unreadable):
+                if row.value.error is not None:
+                    raise row.value.error
+                yield Reject(path.name, row.place, row.value.reason)
             else:
-                yield Document(f"{path.name}:{place.rpartition(' ')[2]}", value)
+                yield Document(f"{path.name}:{row.place.rpartition(' ')[2]}", row.value)
 
 
 def expand(files: Iterable[str]) -> list[Path]:
@@ -168,9 +170,12 @@ def is_validation(document_id: str, share: float, seed: int) -> bool:
 
 def sources(config: CorpusConfig) -> list[dict[str, Any]]:
     """Describe the files by name, size and a hash of both ends, for fingerprints that survive a copy."""
-    return [
-        {"name": path.name, "bytes": path.stat().st_size, "sha256_ends": _ends(path)} for path in expand(config.files)
-    ]
+    return described(expand(config.files))
+
+
+def described(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Describe files by name, size and a hash of both ends."""
+    return [{"name": path.name, "bytes": path.stat().st_size, "sha256_ends": _ends(path)} for path in paths]
 
 
 def text_bytes(config: CorpusConfig) -> int:

@@ -1,8 +1,8 @@
 """A metric on thousands of bootstrap resamples at once, from how often each resample drew each example.
 
-A resample of n examples is a row of n counts. Accuracy, F1 and Matthews need sums of counts per label, Pearson
-needs weighted moments, Spearman the weighted mid-ranks; all are products of the count matrix with something
-fixed, so no metric is called 2,000 times. Metrics of plugins are, since nothing is known of them.
+A resample of n examples is a row of n counts. Most metrics are functions of sums over the examples (`Sums`), which are
+one product of the count matrix with something fixed; Spearman needs weighted mid-ranks. Any other metric, as a
+plugin's may be, is called for every resample.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from headstart.core import randomness, registry
-from headstart.core.contracts import Bools
-from headstart.evaluation.metrics import Floats, Ints, label_codes, numbers
+from headstart.evaluation.correlations import correlation_of, numbers
+from headstart.evaluation.metrics import Floats, Sums, about
 
 Resampled = Callable[[Floats], Floats]
 """Counts of shape (resamples, examples) in, one value of the metric per resample out."""
 
 _CELLS_PER_CHUNK = 1_000_000
-_FLAT = 1e-12
-"""A variance below this, of values scaled to variance 1, is a constant with rounding errors."""
 
 
 def draw(examples: int, samples: int, seed: int) -> Iterator[Floats]:
@@ -38,71 +35,20 @@ def draw(examples: int, samples: int, seed: int) -> Iterator[Floats]:
 
 def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -> list[Resampled]:
     """Return for each run of predictions a function that gives the metric on a chunk of resamples."""
-    if metric in ("accuracy", "f1", "macro_f1", "matthews"):
-        codes, classes = label_codes(gold, *runs)
-        if metric == "f1":
-            for run in runs:
-                registry.resolve("metrics", metric)(gold, run)  # refuses more than two labels, by its own words
-        return [_over_labels(metric, codes[0], run, len(classes)) for run in codes[1:]]
-    if metric == "pearson":
-        scaled = [_scale(values) for values in numbers(gold, *runs)]
-        return [_pearson(scaled[0], run) for run in scaled[1:]]
+    function = registry.resolve("metrics", metric)
+    known = about(metric)
     if metric == "spearman":
         values = numbers(gold, *runs)
         gold_ranks = _ranker(values[0])
         return [_spearman(gold_ranks, _ranker(run)) for run in values[1:]]
-    function = registry.resolve("metrics", metric)
+    if known.sums is not None:
+        return [_of_sums(known.sums, gold, run) for run in runs]
     return [_any_metric(function, gold, run) for run in runs]
 
 
-def _over_labels(metric: str, gold: Ints, predicted: Ints, labels: int) -> Resampled:
-    hits = (gold == predicted).astype(np.float64)
-    if metric == "accuracy":
-        return lambda counts: counts @ hits / counts.sum(axis=1)
-    n = len(gold)
-    gold_is = sparse.csr_matrix((np.ones(n), (np.arange(n), gold)), shape=(n, labels))
-    predicted_is = sparse.csr_matrix((np.ones(n), (np.arange(n), predicted)), shape=(n, labels))
-    hit_is = sparse.csr_matrix((hits, (np.arange(n), gold)), shape=(n, labels))
-    combine = {"f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews}[metric]
-    return lambda counts: combine(counts @ hit_is, counts @ gold_is, counts @ predicted_is)
-
-
-def _f1_per_label(hits: Floats, gold: Floats, predicted: Floats) -> tuple[Floats, Bools]:
-    occurs = gold + predicted
-    return np.divide(2 * hits, occurs, out=np.zeros_like(hits), where=occurs > 0), occurs > 0
-
-
-def _f1(hits: Floats, gold: Floats, predicted: Floats) -> Floats:
-    values, _ = _f1_per_label(hits, gold, predicted)
-    return values[:, 1] if values.shape[1] > 1 else np.zeros(len(values))
-
-
-def _macro_f1(hits: Floats, gold: Floats, predicted: Floats) -> Floats:
-    values, occurs = _f1_per_label(hits, gold, predicted)
-    mean: Floats = values.sum(axis=1) / occurs.sum(axis=1)
-    return mean
-
-
-def _matthews(hits: Floats, gold: Floats, predicted: Floats) -> Floats:
-    total = gold.sum(axis=1)
-    covariance = hits.sum(axis=1) * total - (gold * predicted).sum(axis=1)
-    spread = (total**2 - (gold**2).sum(axis=1)) * (total**2 - (predicted**2).sum(axis=1))
-    return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
-
-
-def _scale(values: Floats) -> Floats:
-    spread = values.std()
-    return (values - values.mean()) / spread if spread > _FLAT * max(1.0, float(np.abs(values).max())) else values * 0.0
-
-
-def _pearson(gold: Floats, predicted: Floats) -> Resampled:
-    products = np.column_stack([gold, predicted, gold * gold, predicted * predicted, gold * predicted])
-
-    def value(counts: Floats) -> Floats:
-        g, p, gg, pp, gp = (counts @ products).T / counts.sum(axis=1)
-        return _ratio(gp - g * p, gg - g * g, pp - p * p)
-
-    return value
+def _of_sums(sums: Sums, gold: Sequence[Any], predicted: Sequence[Any]) -> Resampled:
+    of_examples = sums.of_examples(gold, predicted)
+    return lambda counts: sums.value(np.asarray(counts @ of_examples))
 
 
 def _spearman(gold_ranks: Resampled, predicted_ranks: Resampled) -> Resampled:
@@ -112,7 +58,7 @@ def _spearman(gold_ranks: Resampled, predicted_ranks: Resampled) -> Resampled:
         total = counts.sum(axis=1, keepdims=True)
         g, p = ((rank(counts) - (total + 1) / 2) / total for rank in (gold_ranks, predicted_ranks))
         covariance, g_spread, p_spread = (np.einsum("ij,ij,ij->i", counts, x, y) for x, y in ((g, p), (g, g), (p, p)))
-        return _ratio(covariance, g_spread, p_spread)
+        return correlation_of(covariance, g_spread, p_spread)
 
     return value
 
@@ -136,12 +82,6 @@ def _ranker(values: Floats) -> Resampled:
         return last[0][1]
 
     return ranks
-
-
-def _ratio(covariance: Floats, left: Floats, right: Floats) -> Floats:
-    defined = (left > _FLAT) & (right > _FLAT)
-    scale = np.sqrt(np.where(defined, left * right, 1.0))
-    return np.where(defined, covariance / scale, 0.0)
 
 
 def _any_metric(function: Callable[..., float], gold: Sequence[Any], predicted: Sequence[Any]) -> Resampled:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Adaptation, Batch, Examples, ParameterGroup, Part, Sample, Task
+from headstart.core.contracts import (
+    Adaptation,
+    Batch,
+    Examples,
+    Feature,
+    ParameterGroup,
+    Part,
+    Reading,
+    Sample,
+    Task,
+)
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.forecast import flops_per_token
 from headstart.stages.metering import RecordedMeter
-from headstart.tasks.source import CheckpointFolder
+from headstart.stages.rehearsal import Pretraining
+from headstart.tasks.source import CheckpointFolder, beneath
+from headstart.training import precision
+from headstart.training.checkpoint import Progress
 from headstart.training.compilation import choose_attention
-from headstart.training.loop import Loop
+from headstart.training.loop import Loop, Outcome
 from headstart.training.module import LossModule
 from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
@@ -68,55 +81,55 @@ class TaskLearner:
     """Labelled rows under a task and an adaptation, as the loop sees them."""
 
     def __init__(
-        self, model: PreTrainedModel, task: Task, adaptation: Adaptation, train: list[dict[str, Any]],
-        validation: list[dict[str, Any]], gold: Sequence[Any], pad: int,
+        self, model: PreTrainedModel, task: Task, adaptation: Adaptation, reading: Reading, train: Sequence[Feature],
+        validation: Sequence[Feature], gold: Sequence[Any],
     ) -> None:  # fmt: skip
-        """Bring model, task and encoded rows together."""
+        """Bring model, task and encoded rows together; `gold` has one value for each example of `validation`."""
         self.model, self.module = model, LossModule(model, AdaptedTask(task, adaptation))
-        self.task, self.adaptation, self.pad = task, adaptation, pad
+        self.task, self.adaptation, self.reading = task, adaptation, reading
         self.train, self.held_out, self.gold = train, validation, gold
-        self.lengths = [len(example["input_ids"]) for example in train]
+        self.lengths = [task.length(feature) for feature in train]
         self.parts: Sequence[Part] = ()
 
     def __len__(self) -> int:
         return len(self.train)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Collate the examples of some samples."""
-        return self.task.collate([self.train[sample.index] for sample in samples], self.pad)
+        """Collate the features of some samples, and add what the adaptation needs besides."""
+        batch = self.task.collate([self.train[sample.index] for sample in samples], self.reading)
+        return self.adaptation.extend(batch, samples)
 
     def weight(self, batch: Batch) -> float:
-        """Return the number of examples."""
-        return float(len(batch["labels"]))
+        """Return the number of predictions."""
+        return self.task.weight(batch)
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read, padding included, since it is computed too."""
-        return batch["input_ids"].numel()
+        """Return the number of tokens read."""
+        return self.task.tokens(batch)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return the adaptation's groups under the module's names."""
         groups = self.adaptation.groups(self.model)
-        return [ParameterGroup(tuple(f"model.{name}" for name in group.names), group.lr_scale) for group in groups]
+        return [replace(group, names=tuple(f"model.{name}" for name in group.names)) for group in groups]
 
     def validate(self) -> dict[str, float]:
-        """Score the validation rows."""
-        predicted = predict(self.model, self.task, self.held_out, self.pad)
-        return metrics.compute(self.task.metrics(), self.gold, predicted)
+        """Score the validation rows, the value to select by first: the higher the better."""
+        predicted = predict(self.model, self.task, self.held_out, self.reading)
+        return metrics.with_selection(self.task.metrics(), self.gold, predicted)
 
 
-def predict(model: PreTrainedModel, task: Task, encoded: Sequence[dict[str, Any]], pad: int) -> list[Any]:
-    """Return the decoded predictions in the order given; batches are made of like lengths."""
+def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], reading: Reading) -> list[Any]:
+    """Return one prediction per example in the order given; batches are made of like lengths."""
     device = next(model.parameters()).device
-    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]["input_ids"]))
-    outputs: dict[int, np.ndarray[Any, Any]] = {}
+    order = sorted(range(len(features)), key=lambda i: task.length(features[i]))
+    outputs: dict[int, Any] = {}
     model.eval()
     for start in range(0, len(order), _EVALUATION_BATCH):
         chosen = order[start : start + _EVALUATION_BATCH]
-        batch = {name: t.to(device) for name, t in task.collate([encoded[i] for i in chosen], pad).items()}
+        batch = {name: t.to(device) for name, t in task.collate([features[i] for i in chosen], reading).items()}
         with torch.no_grad():
-            logits = task.logits(model, batch)
-        outputs.update(zip(chosen, logits.float().cpu().numpy(), strict=True))
-    return task.decode(np.stack([outputs[i] for i in range(len(encoded))]))
+            outputs.update(zip(chosen, task.predict(model, batch), strict=True))
+    return task.decode([outputs[i] for i in range(len(features))], features, reading)
 
 
 def run_cell(
@@ -138,41 +151,64 @@ def run_cell(
     """Train one adaptation with one seed, keep its best weights by validation, and predict the test rows once."""
     with RecordedMeter(work / "cost.json", cost) as meter:
         work.mkdir(parents=True, exist_ok=True)
-        source = CheckpointFolder(checkpoint, task, seed)
-        tokenizer = source.tokenizer()
-        train, validation, test = (
-            task.encode(split, tokenizer, max_length) for split in (splits.train, splits.validation, splits.test)
-        )
+        source = CheckpointFolder(checkpoint, task, seed, Pretraining)
+        reading = source.reading(max_length)
+        task.show(splits.train, seed)
+        train = task.encode(splits.train, reading, training=True) if task.learns else []
+        validation, test = (task.encode(split, reading) for split in (splits.validation, splits.test))
         model = adaptation.adapt(source)
         task.prepare_head(model)
         choose_attention(model)
-        learner = TaskLearner(
-            model, task, adaptation, train, validation, splits.validation.labels, tokenizer.pad_token_id
-        )
-        trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        total = sum(p.numel() for p in model.parameters())
-        first = learner.batch([Sample(0, index) for index in range(min(batch_size, len(train)))])
-        per_token = flops_per_token(learner.module, first, learner.tokens(first))
-        loop = Loop(
-            learner, settings, batch_size=min(batch_size, len(train)), seed=seed, folder=work, fingerprint=fingerprint,
-            flops_per_token=per_token, keep_best=True,
-        )  # fmt: skip
-        start = loop.restore().resumed_from
-        with tracking(f"{method} seed {seed}", work / "logs", start, quiet) as trackers:
-            outcome = loop.run([*trackers, meter])
+        learner = TaskLearner(model, task, adaptation, reading, train, validation, splits.validation.labels)
+        if trainable(model):
+            first = learner.batch([Sample(0, index) for index in range(min(batch_size, len(train)))])
+            per_token = flops_per_token(learner.module, first, learner.tokens(first))
+            loop = Loop(
+                learner, settings, batch_size=min(batch_size, len(train)), seed=seed, folder=work,
+                fingerprint=fingerprint, flops_per_token=per_token, keep_best=True,
+            )  # fmt: skip
+            start = loop.restore().resumed_from
+            with tracking(f"{method} seed {seed}", work / "logs", start, quiet) as trackers:
+                outcome = loop.run([*trackers, meter])
+        else:
+            outcome = _untrained(learner, settings)
+        details = {"trainable_parameters": trainable(model), "parameters": size(model)}
         model = adaptation.finish(model)
-        with loop.autocast():
-            predictions = predict(model, task, test, tokenizer.pad_token_id)
+        with _autocast(model, settings):
+            predictions = predict(model, task, test, reading)
     progress = outcome.progress
     meter.tokens, meter.flops = progress.tokens, progress.flops
     cell = Cell(
         method, seed, predictions,
         test=metrics.compute(task.metrics(), splits.test.labels, predictions),
         validation=outcome.validation,
-        details={
-            "trainable_parameters": trainable, "parameters": total, "steps": progress.step,
-            "best_step": progress.best_step, "learning_rate": settings.learning_rate, "train_rows": len(splits.train),
+        details=details | {
+            "steps": progress.step, "best_step": progress.best_step, "learning_rate": settings.learning_rate,
+            "train_rows": len(splits.train), "architecture": type(beneath(model)).__name__, "notes": task.notes(test),
         },
         cost=meter.tag().to_dict(),
     )  # fmt: skip
     return cell, model
+
+
+def trainable(model: torch.nn.Module) -> int:
+    """Count the parameters that move."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def size(model: torch.nn.Module) -> int:
+    """Count all parameters; a quantised matrix has as many as it stands for, however few numbers hold them."""
+    states = [(p, getattr(p, "quant_state", None)) for p in model.parameters()]
+    return sum(p.numel() if state is None else state.shape.numel() for p, state in states)
+
+
+def _untrained(learner: TaskLearner, settings: TrainingSettings) -> Outcome:
+    """Measure a model of which nothing moves."""
+    learner.module.to(precision.default_device())
+    with _autocast(learner.model, settings):
+        return Outcome(Progress(), learner.validate())
+
+
+def _autocast(model: PreTrainedModel, settings: TrainingSettings) -> AbstractContextManager[object]:
+    device = next(model.parameters()).device
+    return precision.autocast(precision.resolve(settings.precision, device), device)

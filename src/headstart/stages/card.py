@@ -63,12 +63,11 @@ def finetuned(facts: Mapping[str, Any]) -> str:
     recipe = facts["recipe"]
     labels = facts["data"]["train_rows"]
     return "\n\n".join([
-        _front(["headstart", recipe["adaptation"]["name"]], "text-classification"),
+        _front(["headstart", recipe["adaptation"]["name"]], facts["pipeline"]),
         f"# {recipe['task']['kind']} by {recipe['adaptation']['name']} from {recipe['model']}",
         f"Fine-tuned with Headstart on {labels:,} labelled rows; the weights here are those of seed {facts['seed']}, "
         "the best of the seeds on validation.",
-        f"```python\n{_needs(facts['architecture'])}from transformers import pipeline\n\n"
-        'classify = pipeline("text-classification", model="path/to/this/folder")\n```',
+        f"```python\n{_usage(facts)}```",
         f"## Scores on the test set ({facts['data']['test_rows']:,} rows)\n\n" + facts["table"],
         "## Data\n\n" + table(["split", "rows", "source"], [
             [split, f"{facts['data'][f'{split}_rows']:,}", f"`{facts['data'][f'{split}_source']}`"]
@@ -93,6 +92,8 @@ _HEADS = {
     "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", None),
     "ForTokenClassification": ("AutoModelForTokenClassification", None),
     "ForSequenceClassification": ("AutoModelForSequenceClassification", None),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering", None),
+    "ForMultipleChoice": ("AutoModelForMultipleChoice", None),
     "ForPreTraining": ("AutoModelForPreTraining", None),
 }
 
@@ -100,6 +101,18 @@ _HEADS = {
 def loaded_by(architecture: str) -> tuple[str, str | None]:
     """Return the auto class that loads an architecture with its head, and the pipeline that runs it."""
     return next((found for ending, found in _HEADS.items() if architecture.endswith(ending)), ("AutoModel", None))
+
+
+def _usage(facts: Mapping[str, Any]) -> str:
+    """Return the lines that load a fine-tuned model; an adapter goes on the checkpoint that it was trained on."""
+    if facts["usage"] is not None:
+        return str(facts["usage"])
+    if facts["pipeline"] is None:
+        return 'import headstart\n\nmodel, tokenizer = headstart.load("path/to/this/folder")\n'
+    return (
+        f"{_needs(facts['architecture'])}from transformers import pipeline\n\n"
+        f'run = pipeline("{facts["pipeline"]}", model="path/to/this/folder")\n'
+    )
 
 
 def _needs(architecture: str) -> str:

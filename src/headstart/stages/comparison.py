@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headstart.evaluation.forgetting import Forgetting
+from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import Comparison, Interval, interval, paired_bootstrap
 from headstart.stages import card
 from headstart.stages.adapt import Cell
@@ -21,6 +23,10 @@ class Row:
     trainable: int | None
     seconds: float
     kwh: float | None
+    failed: tuple[int, ...] = ()
+    """Seeds whose score is no better than the majority class's."""
+    forgetting: Forgetting | None = None
+    """What the method did to what the body could do before, the mean over seeds."""
 
 
 def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], metric: str) -> list[Row]:
@@ -40,58 +46,93 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
                 runs[0].details.get("trainable_parameters"),
                 sum(cell.cost["seconds"] for cell in runs) / len(runs),
                 None if any(e is None for e in energies) else sum(e for e in energies if e is not None) / len(runs),
+                failed(runs, cells.get("majority", ()), metric),
+                _forgetting(runs),
             )
         )
     return table
 
 
+def failed(runs: Sequence[Cell], majority: Sequence[Cell], metric: str) -> tuple[int, ...]:
+    """Name the seeds of a trained method that score at or below the majority class: it learnt nothing of use there."""
+    floor = {cell.seed: cell.test[metric] for cell in majority}
+    sign = -1 if about(metric).lower_is_better else 1
+    trained = [cell for cell in runs if cell.seed in floor and "trainable_parameters" in cell.details]
+    return tuple(cell.seed for cell in trained if sign * cell.test[metric] <= sign * floor[cell.seed])
+
+
 def markdown(table: Sequence[Row], metric: str, chosen: str) -> str:
-    """Return the table in Markdown, scores in points."""
+    """Return the table in Markdown, scores in points of a hundred unless the metric is none of shares."""
+    scale = about(metric).scale
     header = [
         "method",
-        f"{metric} × 100",
+        metric if scale == 1 else f"{metric} × {scale:g}",
         "95 % interval",
         f"{chosen} leads by",
         "p",
         "trained parameters",
         "seconds a run",
     ]
-    return card.table(header, [_cells(row) for row in table])
+    body = [_cells(row, scale) for row in table]
+    measured = {row.forgetting.what for row in table if row.forgetting is not None}
+    if measured:
+        header.append(f"change of {measured.pop()}")
+        for cells, row in zip(body, table, strict=True):
+            cells.append("–" if row.forgetting is None else f"{row.forgetting.change:+.3f}")
+    if any(row.failed for row in table):
+        header.append("failed seeds")
+        for cells, row in zip(body, table, strict=True):
+            cells.append(", ".join(map(str, row.failed)))
+    return card.table(header, body)
 
 
 def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
     """Say in words what the chosen method gained over each of the others."""
     said = []
+    known = about(metric)
+    scale, unit = known.scale, "" if known.scale == 1 else "points of "
     for row in table:
         if row.lead is None:
             continue
-        spread = f"{100 * row.lead.low:+.1f} to {100 * row.lead.high:+.1f}"
-        points = f"{abs(100 * row.lead.difference):.1f}"
+        spread = f"{scale * row.lead.low:+.1f} to {scale * row.lead.high:+.1f}"
+        points = f"{abs(scale * row.lead.difference):.1f}"
         if points == "0.0":
-            said.append(f"{chosen} and {row.method} score alike in {metric} ({spread} points).")
+            said.append(f"{chosen} and {row.method} score alike in {metric} ({spread}{unit and ' points'}).")
             continue
-        verb = "beats" if row.lead.difference > 0 else "loses to"
+        verb = "beats" if (row.lead.difference > 0) != known.lower_is_better else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
-            f"{chosen} {verb} {row.method} by {points} points of {metric} ({spread}, p {_p(row.lead.p_value)}){clear}."
+            f"{chosen} {verb} {row.method} by {points} {unit}{metric} ({spread}, p {_p(row.lead.p_value)}){clear}."
         )
+    for row in table:
+        if row.failed:
+            seeds = f"seed{'s' * (len(row.failed) > 1)} {', '.join(map(str, row.failed))}"
+            said.append(f"{row.method} failed with {seeds}: no better in {metric} than the majority class.")
     return said
 
 
-def _cells(row: Row) -> list[str]:
+def _forgetting(runs: Sequence[Cell]) -> Forgetting | None:
+    found = [Forgetting(**cell.details["forgetting"]) for cell in runs if "forgetting" in cell.details]
+    if not found:
+        return None
+    before, after = (sum(getattr(one, side) for one in found) / len(found) for side in ("before", "after"))
+    return Forgetting(found[0].what, before, after)
+
+
+def _cells(row: Row, scale: float) -> list[str]:
     spread = (
         "–"
         if row.score.low is None or row.score.high is None
-        else f"{100 * row.score.low:.1f} to {100 * row.score.high:.1f}"
+        else f"{scale * row.score.low:.1f} to {scale * row.score.high:.1f}"
     )
     lead = (
         ""
         if row.lead is None
-        else f"{100 * row.lead.difference:+.1f} ({100 * row.lead.low:+.1f} to {100 * row.lead.high:+.1f})"
+        else f"{scale * row.lead.difference:+.1f} ({scale * row.lead.low:+.1f} to {scale * row.lead.high:+.1f})"
     )
     p = "" if row.lead is None else _p(row.lead.p_value).removeprefix("= ")
     trained = "–" if row.trainable is None else f"{row.trainable:,}"
-    return [row.method, f"{100 * row.score.mean:.1f}", spread, lead, p, trained, f"{row.seconds:.1f}"]
+    return [row.method, f"{scale * row.score.mean:.1f}", spread, lead, p, trained, f"{row.seconds:.1f}"]
 
 
 def _p(value: float) -> str:

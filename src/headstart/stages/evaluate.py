@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import artifact, config, registry
-from headstart.core.contracts import Objective, Task
+from headstart.core.contracts import Adaptation, Objective, Reading, Task
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.corpus import mixture, readers
@@ -19,10 +19,12 @@ from headstart.corpus.readers import CorpusConfig, Receipt
 from headstart.evaluation import metrics
 from headstart.stages import card
 from headstart.stages.adapt import predict
-from headstart.stages.finetune import FinetuneRecipe
+from headstart.stages.finetune import ADAPTER, FinetuneRecipe
 from headstart.stages.learner import CorpusRows, PretrainLearner
 from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.rehearsal import assembled
 from headstart.tasks import labelled
+from headstart.tasks.source import CheckpointFolder, beneath, family_of, usable
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
 from headstart.training import precision
@@ -40,8 +42,10 @@ def run(model: Path, data: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Verify an artifact and load it with the transformers class that its config names."""
-    artifact.verify(path)
+    """Verify an artifact and load it: by the transformers class that its config names, or as an adapter of peft's."""
+    manifest = artifact.verify(path)
+    if (path / ADAPTER).is_file():
+        return _adapter(path, manifest).eval(), AutoTokenizer.from_pretrained(str(path))
     registry.import_network(path)
     architecture = transformers.AutoConfig.from_pretrained(str(path)).architectures[0]
     # A network of our own is no name of transformers', but its auto classes know it.
@@ -53,14 +57,13 @@ def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     recipe = config.fill(FinetuneRecipe, manifest["recipe"], where=str(folder))
     task: Task = registry.build("tasks", recipe.task)
-    described = manifest["task"]
-    rows = labelled.read(data, described["text"], described["label"])
-    task.labels = list(described["labels"])
+    task.restore(manifest["task"])
+    rows = labelled.read(data, task.columns("test"))
     model, tokenizer = load(folder)
     choose_attention(model)
-    encoded = task.encode(rows, tokenizer, recipe.training.max_length)
+    reading = Reading(usable(tokenizer), family_of(beneath(model).config), recipe.training.max_length)
     with _precision_of(recipe, model):
-        predicted = predict(model, task, encoded, tokenizer.pad_token_id)
+        predicted = predict(model, task, task.encode(rows, reading), reading)
     return {
         "model": str(folder),
         "data": str(data),
@@ -69,17 +72,26 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
     }
 
 
+def _adapter(folder: Path, manifest: dict[str, Any]) -> PreTrainedModel:
+    """Open the checkpoint that an adapter was trained on, as it was then, and put the adapter on it."""
+    recipe = config.fill(FinetuneRecipe, manifest["recipe"], where=str(folder))
+    task: Task = registry.build("tasks", recipe.task)
+    task.restore(manifest["task"])
+    source = CheckpointFolder(recipe.model, task, manifest["seed"])
+    if artifact.identity(source.path) != manifest["parents"]["model"]:
+        raise ArtifactError(
+            f"{source.path} is not the checkpoint that the adapter in {folder} was trained on",
+            allowed="An adapter belongs to the weights beneath it",
+            do="Restore that checkpoint, or fine-tune again",
+        )
+    adaptation: Adaptation = registry.build("adaptations", recipe.adaptation)
+    return adaptation.reopen(source, folder)
+
+
 def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
     objective: Objective = registry.build("objectives", recipe.objective)
-
-    registry.import_network(folder)
-
-    def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
-        loaded = getattr(transformers, auto_class).from_pretrained(str(folder / part), dtype=torch.float32)
-        return loaded  # type: ignore[no-any-return]
-
-    module, tokenizer = objective.assemble(make), AutoTokenizer.from_pretrained(str(folder))
+    module, tokenizer = assembled(folder, objective), AutoTokenizer.from_pretrained(str(folder))
     model = objective.parts(module)[""]
     for part in objective.parts(module).values():
         choose_attention(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -17,13 +18,18 @@ from headstart.core.config import AdaptationSection, Section, TaskSection
 from headstart.core.contracts import Adaptation, Task
 from headstart.core.errors import RecipeError
 from headstart.evaluation import metrics
+from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.cost import CostConfig, Meter, PriceTag
 from headstart.stages import card, comparison
 from headstart.stages.adapt import Cell, Splits, run_cell
+from headstart.stages.probes import Probe, probe
 from headstart.stages.run_folder import RunFolder
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder, require_checkpoint
 from headstart.training.settings import TrainingSettings
+
+ADAPTER = "adapter_config.json"
+"""The file by which peft knows a folder that holds an adapter in place of a whole model."""
 
 
 class LabelledData(Section):
@@ -38,9 +44,13 @@ class LabelledData(Section):
 class FinetuneTraining(TrainingSettings):
     """The loop's settings, and how large batches are."""
 
-    budget: str = "10 epochs"
+    budget: str = Field(
+        "10 epochs", description="as in pre-training; with few labels 20 epochs are steadier (Mosbach et al. 2021)"
+    )
     learning_rate: float = Field(5e-4, gt=0, le=1)
-    warmup_ratio: float = Field(0.1, ge=0, lt=1)
+    warmup_ratio: float = Field(
+        0.1, ge=0, lt=1, description="share of the budget over which the rate rises; 0.1 steadies (Mosbach et al. 2021)"
+    )
     batch_size: int = Field(32, ge=1)
     max_length: int = Field(128, ge=8, description="longer texts are cut")
 
@@ -57,6 +67,11 @@ class FinetuneRecipe(Section):
     adaptation: AdaptationSection
     company: list[str | dict[str, Any]] = Field(
         ["majority", "svm", "scratch"], description="baselines and adaptations that are run beside, for comparison"
+    )
+    forgetting: bool | str = Field(
+        False,
+        description="true: tell what each method did to the loss of pre-training, for a checkpoint of ours; a file of "
+        "sentence1, sentence2 and score: to the agreement of its cosines with those scores, for any",
     )
     training: FinetuneTraining = FinetuneTraining()
     cost: CostConfig = CostConfig()
@@ -84,8 +99,9 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
         return folder.path
     task: Task = registry.build("tasks", recipe.task)
     whole = read_data(recipe, task)
-    methods = dict(methods_of(recipe))
+    methods, left_out = suited(recipe, task)
     _check(recipe, task, whole, methods)
+    known_before = probe(recipe.forgetting, recipe.model)
     chosen = next(iter(methods))
     cells: dict[str, list[Cell]] = {}
     for method, section in sorted(methods.items(), key=lambda item: item[1] is not None):
@@ -93,10 +109,38 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
             splits = Splits(
                 labelled.choose(whole.train, recipe.data.labels, seed, "labels"), whole.validation, whole.test
             )
-            cell = _cell(recipe, folder, task, splits, method, section, seed, method == chosen, quiet)
+            try:
+                cell = _cell(recipe, folder, task, splits, method, section, seed, method == chosen, known_before, quiet)
+            except Unsuited as reason:
+                left_out[method] = str(reason)
+                break
             cells.setdefault(method, []).append(cell)
-    _publish(recipe, folder, whole, task, cells, chosen)
+    _publish(recipe, folder, whole, task, cells, chosen, left_out)
     return folder.path
+
+
+def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None], dict[str, str]]:
+    """Return the methods that can serve the task on this checkpoint, and why the others of its company cannot."""
+    source = CheckpointFolder(recipe.model, task, recipe.seed)
+    methods: dict[str, Section | None] = {}
+    left_out: dict[str, str] = {}
+    for name, section in methods_of(recipe):
+        reason: str | None = None
+        if section is not None:
+            adaptation: Adaptation = registry.build("adaptations", section)
+            reason = adaptation.supports(task, source.family) or adaptation.supports_kind(source.kind)
+        if reason is None:
+            methods[name] = section
+        elif section is recipe.adaptation:
+            kind = getattr(recipe.task, registry.SELECTOR["tasks"])
+            raise RecipeError(
+                f"adaptation {name!r} does not serve the task {kind!r} on {recipe.model}, of the family "
+                f"{source.family} and the kind {source.kind}: {reason}",
+                do="Choose another adaptation, task or checkpoint",
+            )
+        else:
+            left_out[name] = reason
+    return methods, left_out
 
 
 def _check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, Section | None]) -> None:
@@ -104,20 +148,21 @@ def _check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str,
     for section in methods.values():
         if section is not None:
             settings_of(recipe.training, section)
-    tokenizer = CheckpointFolder(recipe.model, task, recipe.seed).tokenizer()
-    if recipe.training.max_length > tokenizer.model_max_length:
+    reading = CheckpointFolder(recipe.model, task, recipe.seed).reading(recipe.training.max_length)
+    if reading.max_length > reading.tokenizer.model_max_length:
         raise RecipeError(
             f"training.max_length is {recipe.training.max_length}",
-            allowed=f"{recipe.model} reads {tokenizer.model_max_length} tokens at most",
+            allowed=f"{recipe.model} reads {reading.tokenizer.model_max_length} tokens at most",
             do="Lower training.max_length",
         )
     for split in (whole.validation, whole.test):
-        task.encode(split, tokenizer, recipe.training.max_length)
+        task.encode(split, reading)
 
 
 def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
     """Name the checkpoint and the labelled files by their content."""
     files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
+    files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
     found = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
     hashes = {name: artifact.sha256(path)[:16] for name, path in found.items() if path.is_file()}
     return {"checkpoint": artifact.identity(Path(recipe.model))[:16], **hashes}
@@ -125,13 +170,18 @@ def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
 
 def read_data(recipe: FinetuneRecipe, task: Task) -> Splits:
     """Read the three files and let the task learn its labels from the whole training file."""
-    columns, label = recipe.task.text, recipe.task.label  # type: ignore[attr-defined]
-    train = labelled.read(recipe.data.train, columns, label)
-    test = labelled.read(recipe.data.test, columns, label)
-    if isinstance(recipe.data.validation, int):
+    train = labelled.read(recipe.data.train, task.columns("train"))
+    test = labelled.read(recipe.data.test, task.columns("test"))
+    if isinstance(recipe.data.validation, str):
+        validation = labelled.read(recipe.data.validation, task.columns("validation"))
+    elif task.columns("train") == task.columns("validation"):
         train, validation = labelled.split_off(train, recipe.data.validation)
     else:
-        validation = labelled.read(recipe.data.validation, columns, label)
+        raise RecipeError(
+            f"data.validation is {recipe.data.validation}, and this task trains on rows of another kind",
+            allowed="Its validation rows need a file of their own",
+            do="Set data.validation to a file",
+        )
     task.fit_labels(train)
     for name in task.metrics():
         registry.target("metrics", name)
@@ -158,7 +208,7 @@ def methods_of(recipe: FinetuneRecipe) -> Iterator[tuple[str, Section | None]]:
 
 def _cell(
     recipe: FinetuneRecipe, folder: RunFolder, task: Task, splits: Splits, method: str, section: Section | None,
-    seed: int, keeps_model: bool, quiet: bool,
+    seed: int, keeps_model: bool, known_before: Probe | None, quiet: bool,
 ) -> Cell:  # fmt: skip
     """Return one cell: from disk if it was finished before, else by running it."""
     home = folder.path / "cells" / f"{method}-seed-{seed}"
@@ -176,12 +226,16 @@ def _cell(
             batch_size=recipe.training.batch_size, max_length=recipe.training.max_length, seed=seed, work=work,
             fingerprint=folder.fingerprint, cost=recipe.cost, quiet=quiet,
         )  # fmt: skip
+        if known_before is not None:
+            cell.details["forgetting"] = asdict(known_before.forgetting(model))
         logs = folder.path / "logs" / home.name
         shutil.rmtree(logs, ignore_errors=True)
-        shutil.copytree(work / "logs", logs)
+        if (work / "logs").is_dir():  # there are none where nothing was trained
+            shutil.copytree(work / "logs", logs)
         if keeps_model:
             with artifact.staged(folder.path / "models" / f"seed-{seed}", "model") as staging:
-                model.save_pretrained(str(staging))
+                reading = CheckpointFolder(recipe.model, task, seed).reading(recipe.training.max_length)
+                task.save(model, reading, staging)
     with artifact.staged(home, "cell") as staging:
         (staging / "result.json").write_text(json.dumps(cell.to_dict(), ensure_ascii=False), encoding="utf-8")
     shutil.rmtree(folder.path / "work", ignore_errors=True)
@@ -201,8 +255,8 @@ def _baseline(recipe: FinetuneRecipe, task: Task, splits: Splits, method: str, s
 
 def settings_of(training: TrainingSettings, section: Section) -> TrainingSettings:
     """Return the training settings with what the adaptation sets for itself."""
-    own = {name: getattr(section, name, None) for name in ("learning_rate", "budget")}
-    own = {name: value for name, value in own.items() if value is not None}
+    shared = type(section).model_fields.keys() & type(training).model_fields.keys()
+    own = {name: getattr(section, name) for name in shared if getattr(section, name) is not None}
     try:
         return type(training).model_validate({**training.model_dump(), **own})
     except ValueError as error:
@@ -215,11 +269,14 @@ def settings_of(training: TrainingSettings, section: Section) -> TrainingSetting
 
 
 def _publish(
-    recipe: FinetuneRecipe, folder: RunFolder, whole: Splits, task: Task, cells: dict[str, list[Cell]], chosen: str
-) -> None:
+    recipe: FinetuneRecipe, folder: RunFolder, whole: Splits, task: Task, cells: dict[str, list[Cell]], chosen: str,
+    left_out: dict[str, str],
+) -> None:  # fmt: skip
     metric = task.metrics()[0]
-    best = max(cells[chosen], key=lambda cell: cell.validation[metric])
+    # The first value is the one to select by.
+    best = max(cells[chosen], key=lambda cell: next(iter(cell.validation.values())))
     source = folder.path / "models" / f"seed-{best.seed}"
+    task.show(labelled.choose(whole.train, recipe.data.labels, best.seed, "labels"), best.seed)
     table = comparison.rows(cells, chosen, whole.test.labels, metric)
     trained = [
         PriceTag.from_dict(cell.cost)
@@ -231,7 +288,7 @@ def _publish(
         "recipe": folder.recipe,
         "seed": best.seed,
         "parents": {"model": artifact.identity(Path(recipe.model))},
-        "task": {**config.to_dict(recipe.task), "labels": task.labels, "metrics": list(task.metrics())},
+        "task": {**config.to_dict(recipe.task), **task.state(), "metrics": list(task.metrics())},
         "data": {
             **{f"{split}_source": getattr(whole, split).source for split in ("train", "validation", "test")},
             "train_rows": best.details["train_rows"], "validation_rows": len(whole.validation),
@@ -241,13 +298,19 @@ def _publish(
         "validation": {method: [cell.validation for cell in runs] for method, runs in cells.items()},
         "table": comparison.markdown(table, metric, chosen),
         "verdicts": comparison.sentences(table, metric, chosen),
+        "left_out": left_out,
+        "notes": best.details["notes"],
         "comparisons": {row.method: row.lead.__dict__ for row in table if row.lead is not None},
         "cost": reduce(add, trained).to_dict(),
-        "architecture": json.loads((source / "config.json").read_text(encoding="utf-8"))["architectures"][0],
+        "architecture": best.details["architecture"],
+        "pipeline": None if (source / ADAPTER).is_file() else task.pipeline,
+        "usage": task.usage,
     }  # fmt: skip
     with artifact.published(folder.path, "model of finetune", **facts) as staging:
         for path in source.iterdir():
-            if path.name != artifact.MANIFEST:
+            if path.is_dir():
+                shutil.copytree(path, staging / path.name)
+            elif path.name != artifact.MANIFEST:
                 shutil.copy2(path, staging / path.name)
         CheckpointFolder(recipe.model, task, best.seed).tokenizer().save_pretrained(str(staging))
         (staging / "README.md").write_text(card.finetuned(facts), encoding="utf-8")
@@ -263,6 +326,8 @@ def summary(folder: Path) -> str:
             facts["table"],
             "",
             *facts["verdicts"],
+            *facts.get("notes", []),
+            *(f"{method} is left out: {reason}" for method, reason in facts.get("left_out", {}).items()),
             f"cost of all trained rows: {cost}",
             f"model: {folder} (seed {facts['seed']})",
         ]

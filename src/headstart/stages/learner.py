@@ -98,7 +98,7 @@ class PretrainLearner(RowFeed):
             batch = self.objective.corrupt(rows.rows(samples), self.vocabulary, seed=0)
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             with torch.no_grad():
-                measured = self.objective.measure(self.module.model, batch)
+                measured = self.module.measure(batch)
             weight += self.objective.weight(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
         own = {name.removesuffix("/weight"): value for name, value in sums.items() if name.endswith("/weight")}

@@ -13,15 +13,17 @@ import numpy as np
 import torch
 
 from headstart.core import config, registry
-from headstart.core.contracts import Batch, Rows, RowShape, Sample, Task, Vocabulary
+from headstart.core.contracts import Adaptation, Batch, Rows, RowShape, Sample, Task, Vocabulary
+from headstart.core.errors import RecipeError
 from headstart.corpus import mixture, readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages import recipes
-from headstart.stages.adapt import AdaptedTask
-from headstart.stages.finetune import FinetuneRecipe, methods_of, read_data, settings_of
+from headstart.stages.adapt import AdaptedTask, trainable
+from headstart.stages.finetune import FinetuneRecipe, read_data, settings_of, suited
 from headstart.stages.forecast import flops_per_token
 from headstart.stages.networks import build_model, objective_of, tokenizer_of
 from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.rehearsal import Pretraining
 from headstart.tasks.source import CheckpointFolder
 from headstart.tokens.tokenizer import TokenizerConfig, add_special
 from headstart.tokens.tokenizer import load as load_tokenizer
@@ -40,6 +42,8 @@ def run(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> d
     """Forecast a recipe of either kind; returns the size, the speed found here and the price tag."""
     raw = config.apply_overrides(recipe if isinstance(recipe, dict) else config.parse(config.find(recipe)), overrides)
     verb = recipes.verb_of(raw)
+    if verb not in ("pretrain", "finetune"):
+        raise RecipeError(f"this is a recipe of `headstart {verb}`", allowed="What is foreseen is training")
     filled: Any = config.fill(recipes.by_verb()[verb], raw)
     return _pretrain(filled) if verb == "pretrain" else _finetune(filled)
 
@@ -91,30 +95,37 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
 
 def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
     task: Task = registry.build("tasks", recipe.task)
+    if not task.learns:
+        raise RecipeError(f"task {recipe.task.kind!r} trains nothing", do="Run it: there is no training to foresee")  # type: ignore[attr-defined]
     splits = read_data(recipe, task)
-    source = CheckpointFolder(recipe.model, task, recipe.seed)
-    tokenizer = source.tokenizer()
+    source = CheckpointFolder(recipe.model, task, recipe.seed, Pretraining)
+    reading = source.reading(recipe.training.max_length)
     count = min(recipe.data.labels or len(splits.train), len(splits.train))
-    sample = task.encode(splits.train.take(range(min(256, count))), tokenizer, recipe.training.max_length)
-    mean_length = sum(len(example["input_ids"]) for example in sample) / len(sample)
-    batch = task.collate(sample[: recipe.training.batch_size], tokenizer.pad_token_id)
+    some = min(256, count)
+    sample = task.encode(splits.train.take(range(some)), reading, training=True)
+    lengths = [task.length(feature) for feature in sample]
+    mean_length, of_feature = sum(lengths) / some, sum(lengths) / len(lengths)
+    together = sample[: recipe.training.batch_size]
+    plain = task.collate(together, reading)
     tags = []
     speed = 0.0
-    for _, section in methods_of(recipe):
-        if section is None:
-            continue
-        adaptation = registry.build("adaptations", section)
+    for section in filter(None, suited(recipe, task)[0].values()):
+        adaptation: Adaptation = registry.build("adaptations", section)
         model = adaptation.adapt(source)
+        task.prepare_head(model)
+        if not trainable(model):
+            continue
+        batch = adaptation.extend(plain, [Sample(0, index) for index in range(len(together))])
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        module, read = LossModule(model, AdaptedTask(task, adaptation)), batch["input_ids"].numel()
+        module, read = LossModule(model, AdaptedTask(task, adaptation)), task.tokens(batch)
         per_token = flops_per_token(module, batch, read)
         speed = _time(module, batch, read, settings)
         tokens = _tokens(
             Budget.parse(settings.budget),
             speed,
             per_token,
-            recipe.training.batch_size * mean_length,
+            recipe.training.batch_size * of_feature,
             count * mean_length,
         )
         held_out = len(splits.validation) * recipe.training.evaluations + len(splits.test)

@@ -112,7 +112,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     """
     with joined() as world:
         with world.leader_first():
-            folder = RunFolder(recipe.output, recipe, _inputs(recipe))
+            folder = RunFolder(recipe.output, recipe, _inputs(recipe), writes=world.leads)
         if world.told(folder.status) != "finished":
             _train(recipe, folder, world, quiet or not world.leads)
         world.wait()

@@ -8,22 +8,29 @@ from typing import Any
 from pydantic import BaseModel
 
 from headstart.core.errors import RecipeError
+from headstart.stages.corpus import CorpusRecipe
 from headstart.stages.finetune import FinetuneRecipe
+from headstart.stages.index import IndexRecipe
 from headstart.stages.pretrain import PretrainRecipe
 
 
 def by_verb() -> dict[str, type[BaseModel]]:
     """Return the recipe class of each verb that takes one."""
-    return {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe}
+    return {"corpus": CorpusRecipe, "pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "index": IndexRecipe}
 
 
 def verb_of(raw: Mapping[str, Any]) -> str:
-    """Tell a recipe's verb by its sections: an objective is pre-trained, a task fine-tuned."""
+    """Tell a recipe's verb by its sections: sources make a corpus, an objective is pre-trained, a task fine-tuned."""
+    if "sources" in raw:
+        return "corpus"
     if "objective" in raw:
         return "pretrain"
     if "task" in raw:
         return "finetune"
+    if "passages" in raw:
+        return "index"
     raise RecipeError(
         f"the recipe has the sections {', '.join(raw) or 'none'}",
-        allowed="A pretrain recipe has an `objective`, a finetune recipe a `task`",
+        allowed="A corpus recipe has `sources`, a pretrain recipe an `objective`, a finetune recipe a `task`, "
+        "an index recipe `passages`",
     )

@@ -12,27 +12,42 @@ from pydantic import BaseModel
 
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.lock import FolderLock
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
-_NOT_IDENTITY = ("output", "cost")
-"""Sections that do not change what is computed: moving a folder or another price makes no other run."""
+_NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share")
+"""Sections that do not change what is computed: moving a folder, another price or machine makes no other run."""
+_NOT_IDENTITY_OF_TRAINING = ("dataloader_num_workers", "parallel", "save_minutes", "save_total_limit")
+"""Settings of training that decide who computes and how often it is saved, so that a run may go on with others."""
 
 
 class RunFolder:
     """An output folder claimed for one filled recipe."""
 
-    def __init__(self, path: Path, recipe: BaseModel, inputs: Mapping[str, str] | None = None) -> None:
-        """Claim the folder, or refuse it if another recipe's run, or anything else, lies there.
+    def __init__(
+        self, path: Path, recipe: BaseModel, inputs: Mapping[str, str] | None = None, writes: bool = True
+    ) -> None:
+        """Claim the folder, or refuse it if another recipe's run, another process, or anything else is there.
 
         `inputs` names what the recipe reads by the hash of its content: a run is not gone on with, nor called
-        finished, once the text or the checkpoint behind the same path is another.
+        finished, once the text or the checkpoint behind the same path is another. Of several processes that train
+        together one `writes`.
         """
         self.path, self.kind = path, type(recipe)
         self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
         self.fingerprint = config.fingerprint([_identity(self.recipe), self.inputs])
-        self.status = self._claim(config.to_yaml(recipe))
+        self.status = self._look()
+        if writes and self.status != "finished":
+            self._make()
+            self.lock = FolderLock(self.path)
+            # Whoever held it until now may have begun, or finished, in between.
+            self.status = self._look()
+        if writes and self.status == "new":
+            artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
+            artifact.write_whole(self.path / RECIPE, config.to_yaml(recipe))
 
-    def _claim(self, text: str) -> Literal["new", "unfinished", "finished"]:
+    def _look(self) -> Literal["new", "unfinished", "finished"]:
+        """Say how far the run has come, or refuse the folder; nothing is written."""
         if self.path.exists() and not self.path.is_dir():
             raise ArtifactError(
                 f"output is {self.path}, which is a file", allowed="It must be a folder", do="Choose another output"
@@ -40,38 +55,40 @@ class RunFolder:
         recipe_path = self.path / RECIPE
         if recipe_path.is_file():
             before = self._before(recipe_path)
-            if _identity(before) != _identity(self.recipe) and not self._holds_no_work():
-                changed = ", ".join(_differences(before, self.recipe)[:4])
-                raise ArtifactError(
-                    f"{self.path} holds a run of another recipe, with other values for {changed}",
-                    allowed="An output belongs to one recipe",
-                    do="Choose another output, or delete that folder",
-                )
-            if _identity(before) == _identity(self.recipe):
-                self._require_same_inputs()
+            same = _identity(before) == _identity(self.recipe)
+            if same and self._inputs_before() == self.inputs:
                 return "finished" if artifact.is_complete(self.path) else "unfinished"
-        elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            if self._holds_no_work():
+                return "new"
+            raise self._other_inputs() if same else self._other_recipe(before)
+        # A claim writes the inputs before the recipe.
+        if self.path.is_dir() and any(not e.name.startswith(".") and e.name != INPUTS for e in self.path.iterdir()):
             raise ArtifactError(
                 f"{self.path} holds files that are no run of Headstart's",
                 allowed="An output is new, empty, or a run's own",
                 do="Choose another output",
             )
-        self._make()
-        artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
-        artifact.write_whole(recipe_path, text)
         return "new"
 
-    def _require_same_inputs(self) -> None:
+    def _inputs_before(self) -> Any:
         try:
-            before = json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
+            return json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            before = None
-        if before == self.inputs:
-            return
-        changed = [
-            name for name, content in self.inputs.items() if not isinstance(before, dict) or before.get(name) != content
-        ]
-        raise ArtifactError(
+            return None
+
+    def _other_recipe(self, before: dict[str, Any]) -> ArtifactError:
+        changed = ", ".join(_differences(_identity(before), _identity(self.recipe))[:4])
+        return ArtifactError(
+            f"{self.path} holds a run of another recipe, with other values for {changed}",
+            allowed="An output belongs to one recipe",
+            do="Choose another output, or delete that folder",
+        )
+
+    def _other_inputs(self) -> ArtifactError:
+        before = self._inputs_before()
+        known = before if isinstance(before, dict) else {}
+        changed = [name for name, content in self.inputs.items() if known.get(name) != content]
+        return ArtifactError(
             f"{self.path} was begun by this recipe with another {' and another '.join(changed) or 'input'}",
             allowed="A run reads the same from its beginning to its end",
             do="Choose another output, or delete that folder",
@@ -111,12 +128,19 @@ class RunFolder:
 
 
 def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in recipe.items() if key not in _NOT_IDENTITY}
+    kept = {key: value for key, value in recipe.items() if key not in _NOT_IDENTITY}
+    if isinstance(kept.get("training"), dict):
+        training = kept["training"].items()
+        kept["training"] = {key: value for key, value in training if key not in _NOT_IDENTITY_OF_TRAINING}
+    return kept
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """List the dotted keys at which two recipes differ."""
+    """List the dotted keys at which two values differ."""
     if isinstance(a, dict) and isinstance(b, dict):
-        keys = [key for key in dict.fromkeys([*a, *b]) if path or key not in _NOT_IDENTITY]
-        return [d for key in keys for d in _differences(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))]
+        return [
+            d
+            for key in dict.fromkeys([*a, *b])
+            for d in _differences(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
+        ]
     return [] if a == b else [path]

@@ -6,30 +6,32 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Examples
+from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import DataError
+from headstart.tasks.base import BaseTask, label_set, named_labels
+from headstart.tasks.encoding import encode_texts
+from headstart.tasks.labelled import LABEL, TEXT
 
 _OF_LABELS = ("accuracy", "f1", "macro_f1", "matthews")
 _OF_NUMBERS = ("spearman", "pearson")
-
 
 _REGRESSION_HEAD_SCALE = 0.1
 """At the usual scale a new head's outputs spread four to five times as widely as the labels do."""
 
 
-class Classify:
+class Classify(BaseTask):
     """One label (or, as regression, one number) for a text or a pair of texts."""
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT, section 4.1; Wang et al. 2018, GLUE"
-    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet", "bilm")
+    head: ClassVar[str] = "AutoModelForSequenceClassification"
+    pipeline: ClassVar[str | None] = "text-classification"
+    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder", "xlnet", "bilm")
 
     class Config(Section):
         """Which columns hold the texts and the label, and how the result is judged."""
@@ -57,10 +59,10 @@ class Classify:
                 )
             return self
 
-    def __init__(self, config: Config) -> None:
-        """Remember the section; the label set comes with `fit_labels`."""
-        self.config = config
-        self.labels: list[Any] = []
+    def columns(self, split: Split) -> Sequence[Column]:
+        """Name the texts and the label, the same in every split."""
+        texts = [Column(name, TEXT, "task.text") for name in self.config.text]
+        return [*texts, Column(self.config.label, LABEL, "task.label", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
         """Take the label set from the training rows; regression wants numbers."""
@@ -76,7 +78,7 @@ class Classify:
             values = np.asarray(train.labels, dtype=np.float64)
             self.center, self.scale = float(values.mean()), float(values.std()) or 1.0
             return
-        self.labels = sorted(set(train.labels), key=lambda value: (str(type(value)), value))
+        self.labels = label_set(train.labels)
         if len(self.labels) < 2:
             raise DataError(
                 f"{train.source} has the single label {self.labels[0]!r} in its {len(train)} training rows",
@@ -93,43 +95,13 @@ class Classify:
         """Return what the model's config must say about the head."""
         if self.config.regression:
             return {"num_labels": 1, "problem_type": "regression"}
-        names = [str(label) for label in self.labels]
-        return {
-            "num_labels": len(names),
-            "problem_type": "single_label_classification",
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: index for index, name in enumerate(names)},
-        }
+        return {"problem_type": "single_label_classification", **named_labels(self.labels)}
 
-    def encode(self, examples: Examples, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[dict[str, Any]]:
+    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
         """Tokenise texts or pairs, cut to max_length from the longer side, and turn labels into numbers."""
         texts = [list(examples.columns[name]) for name in self.config.text]
-        encoded = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
-        targets = self._targets(examples)
-        keys = [key for key in ("input_ids", "token_type_ids") if key in encoded]
-        return [{**{key: encoded[key][i] for key in keys}, "label": targets[i]} for i in range(len(examples))]
-
-    def collate(self, encoded: Sequence[dict[str, Any]], pad: int) -> Batch:
-        """Pad to the longest example of the batch."""
-        longest = max(len(example["input_ids"]) for example in encoded)
-        shape = (len(encoded), longest)
-        batch = {"input_ids": np.full(shape, pad, dtype=np.int64), "attention_mask": np.zeros(shape, dtype=np.int64)}
-        if "token_type_ids" in encoded[0]:
-            batch["token_type_ids"] = np.zeros(shape, dtype=np.int64)
-        for row, example in enumerate(encoded):
-            length = len(example["input_ids"])
-            batch["attention_mask"][row, :length] = 1
-            for key in batch.keys() & example.keys():
-                batch[key][row, :length] = example[key]
-        kind = np.float32 if self.config.regression else np.int64
-        tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
-        return tensors | {"labels": torch.from_numpy(np.asarray([e["label"] for e in encoded], dtype=kind))}
-
-    def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Run the model on a batch, labels left out."""
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        output: torch.Tensor = model(**inputs).logits.float()
-        return output
+        encoded = encode_texts(texts, reading)
+        return [{**feature, "labels": target} for feature, target in zip(encoded, self._targets(examples), strict=True)]
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return cross-entropy, or the squared error in units of the training labels' variance, summed."""
@@ -150,11 +122,11 @@ class Classify:
                 last.weight.mul_(_REGRESSION_HEAD_SCALE)
                 last.bias.fill_(self.center)
 
-    def decode(self, logits: npt.NDArray[np.float32]) -> list[Any]:
-        """Turn outputs into labels of the data's own type, or numbers."""
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+        """Turn logits into labels of the data's own type, or numbers."""
         if self.config.regression:
-            return [float(value) for value in logits[:, 0]]
-        return [self.labels[index] for index in logits.argmax(axis=1)]
+            return [float(logits[0]) for logits in outputs]
+        return [self.labels[int(logits.argmax())] for logits in outputs]
 
     def metrics(self) -> tuple[str, ...]:
         """Name the metrics, the selecting one first."""
@@ -165,7 +137,14 @@ class Classify:
         first = self.config.metric or usual[0]
         return (first, *(name for name in usual if name != first))
 
-    def _targets(self, examples: Examples) -> list[float]:
+    def toy_examples(self, texts: Sequence[str]) -> Examples:
+        """Tell long texts from short ones, or how long they are; the other text of a pair is the text reversed."""
+        columns = {name: [t[:: 1 - 2 * place] for t in texts] for place, name in enumerate(self.config.text)}
+        middle = sorted(map(len, texts))[len(texts) // 2]
+        labels: list[Any] = ["long" if len(text) >= middle else "short" for text in texts]
+        return Examples(columns, [len(t) / 100 for t in texts] if self.config.regression else labels, "toy rows")
+
+    def _targets(self, examples: Examples) -> list[float] | list[int]:
         if self.config.regression:
             return [float(value) for value in examples.labels]
         numbers = {label: index for index, label in enumerate(self.labels)}

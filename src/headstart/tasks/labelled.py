@@ -1,4 +1,4 @@
-"""Labelled rows from Parquet, CSV or JSON lines, by column name.
+"""Labelled rows from Parquet, CSV or JSON lines, by the columns that a task names.
 
 pyarrow reads them directly: the loader of `datasets` would first copy every file into a cache in the home
 folder, and its errors do not name the row at fault.
@@ -17,9 +17,28 @@ import pyarrow.json
 import pyarrow.parquet
 
 from headstart.core import registry
-from headstart.core.contracts import Examples
+from headstart.core.contracts import Column, Examples, Kind
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str | bool | int | float) and value != "" and value == value
+
+
+def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(of(item) for item in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+TEXT = Kind("a text", _is_text, is_text=True)
+TEXTS = Kind("a list of texts, one or more", lambda value: _is_list(value, _is_text))
+LABEL = Kind("a label: a word or a number", _is_label)
+LABELS = Kind("a list of labels, each a word or a number", lambda value: _is_list(value, _is_label))
+NUMBER = Kind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
 
 _LONGEST_ROW = 1 << 26
 """In bytes: pyarrow reads a row only if it fits into one block."""
@@ -45,8 +64,8 @@ _READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
 }
 
 
-def read(path: str | Path, text: Sequence[str], label: str) -> Examples:
-    """Read the named columns; every text must be a string and every label present."""
+def read(path: str | Path, columns: Sequence[Column]) -> Examples:
+    """Read the columns that a task names; every value must be there and of the column's kind."""
     path = Path(path)
     if not path.is_file():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -61,28 +80,18 @@ def read(path: str | Path, text: Sequence[str], label: str) -> Examples:
             do="Rename or convert the file",
         )
     try:
-        table = _READERS[path.suffix.lower()](str(path), text)
+        texts = [column.name for column in columns if column.kind.is_text]
+        table = _READERS[path.suffix.lower()](str(path), texts)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Mend or convert the file"
         ) from error
-    for column in (*text, label):
-        if column not in table.column_names:
-            raise DataError(
-                f"{path} has no column {column!r}{registry.suggest(column, table.column_names)}",
-                allowed=f"Its columns: {', '.join(table.column_names)}",
-                do="Set task.text and task.label",
-            )
-        if table.column_names.count(column) > 1:
-            raise DataError(f"{path} has several columns {column!r}", do="Rename all but one")
-    columns = {name: table.column(name).to_pylist() for name in text}
-    labels = table.column(label).to_pylist()
-    for name, values in columns.items():
-        _require(path, name, values, (str,))
-    _require(path, label, labels, (str, bool, int, float))
-    if not labels:
+    values = {column.name: _values(path, table, column, columns) for column in columns}
+    if not table.num_rows:
         raise DataError(f"{path} has no rows", do="Give a file with at least one labelled row")
-    return Examples(columns, labels, str(path))
+    gold = next((column.name for column in columns if column.is_gold), None)
+    labels = [None] * table.num_rows if gold is None else values[gold]
+    return Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
 
 
 def choose(examples: Examples, count: int | None, seed: int, purpose: str) -> Examples:
@@ -104,15 +113,32 @@ def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
     return examples.take(sorted(order[count:])), examples.take(sorted(order[:count]))
 
 
-def _require(path: Path, column: str, values: Sequence[Any], kinds: tuple[type, ...]) -> None:
-    """Refuse what is missing or of another type; a label that is blank or no number is missing too."""
-    is_text = kinds == (str,)
+def _values(path: Path, table: pa.Table, column: Column, columns: Sequence[Column]) -> list[Any]:
+    """Return a column's values, or say which row lacks one or holds one of another kind."""
+    if column.name not in table.column_names:
+        settings = dict.fromkeys(column.setting for column in columns)
+        raise DataError(
+            f"{path} has no column {column.name!r}{registry.suggest(column.name, table.column_names)}",
+            allowed=f"Its columns: {', '.join(table.column_names)}",
+            do=f"Set {' and '.join(settings)}",
+        )
+    if table.column_names.count(column.name) > 1:
+        raise DataError(f"{path} has several columns {column.name!r}", do="Rename all but one")
+    values: list[Any] = table.column(column.name).to_pylist()
     for row, value in enumerate(values):
-        missing = value is None or (not is_text and (value == "" or value != value))
-        if missing or not isinstance(value, kinds):
-            found = "nothing" if missing else f"a {type(value).__name__}, {value!r}"
+        # Of labels, a blank and what is no number are gaps too.
+        is_gap = value is None or (not column.kind.is_text and (value == "" or value != value))
+        if is_gap or not column.kind.fits(value):
+            found = "nothing" if is_gap else f"a {type(value).__name__}, {shortened(value)}"
             raise DataError(
-                f"{path}, row {row + 1}, column {column!r} holds {found}",
-                allowed="Every row needs a text" if is_text else "Every row needs a label: a word or a number",
+                f"{path}, row {row + 1}, column {column.name!r} holds {found}",
+                allowed=f"Every row needs {column.kind.needs}",
                 do="Fill or drop that row",
             )
+    return values
+
+
+def shortened(value: Any) -> str:
+    """Return a value as an error may show it."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,31 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from headstart.core import artifact, registry
-from headstart.core.contracts import Task
+from headstart.core.contracts import Reading, Rehearsal, Task
 from headstart.core.errors import ArtifactError, first_line
 from headstart.core.randomness import integer
 
 _OF_THEIR_OWN = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
 """Types of network that are neither encoders nor decoders, and their families."""
+_AROUND_A_PLAIN_ONE = "headstart_on_top"
+"""The type of a network of ours that holds a plain one, and is of its family."""
 
 
 class CheckpointFolder:
     """A folder with config.json, weights and tokenizer; gives models with a task's head."""
 
-    def __init__(self, path: str | Path, task: Task, seed: int) -> None:
-        """Check that the folder can serve; new weights are drawn from the seed."""
+    def __init__(
+        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], Rehearsal] | None = None
+    ) -> None:
+        """Check that the folder can serve; new weights are drawn from the seed. `rehearsal` finds its pre-training."""
+        self._rehearsal = rehearsal
         self.path, self.task, self.seed = require_checkpoint(path), task, seed
         self._new: frozenset[str] = frozenset()
-        self._require_family()
+        self.family, self.kind = self._require_family()
+
+    def reading(self, max_length: int) -> Reading:
+        """Return how this checkpoint reads text, cut to so many tokens."""
+        return Reading(self.tokenizer(), self.family, max_length)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the tokenizer that lies beside the weights."""
@@ -51,15 +61,14 @@ class CheckpointFolder:
                 allowed=f"One of these must lie beside the weights: {', '.join(sorted(files))}",
                 do="Complete the folder",
             )
-        return tokenizer
+        return usable(tokenizer)
 
-    def pretrained(self) -> PreTrainedModel:
-        """Load the weights; the head's are new."""
+    def pretrained(self, **loading: Any) -> PreTrainedModel:
+        """Load the weights; the head's are new. Keywords go to `from_pretrained`."""
         self._seed()
+        how = {"config": self._config(), "dtype": torch.float32, **loading}
         try:
-            model, info = self._auto().from_pretrained(
-                str(self.path), config=self._config(), output_loading_info=True, dtype=torch.float32
-            )
+            model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **how)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ArtifactError(
                 f"the weights in {self.path} cannot be loaded ({first_line(error)})",
@@ -85,13 +94,23 @@ class CheckpointFolder:
         """Name the parameters that the last model did not take from the checkpoint."""
         return self._new
 
+    def rehearsal(self) -> Rehearsal:
+        """Return the pre-training of the checkpoint, where the stage that opened the folder knows how."""
+        if self._rehearsal is None:
+            raise ArtifactError(f"{self.path} is opened without its pre-training", do="Open it by a stage that trains")
+        return self._rehearsal(self.path)
+
     def _auto(self) -> Any:
-        return getattr(transformers, self.task.auto_class)
+        return getattr(transformers, self.task.auto_class(self.family))
 
     def _config(self) -> Any:
-        return AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
+        config = AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
+        if config.pad_token_id is None:
+            # A decoder's head finds the last token of a text by what is no padding.
+            config.pad_token_id = self.tokenizer().pad_token_id
+        return config
 
-    def _require_family(self) -> None:
+    def _require_family(self) -> tuple[str, str]:
         try:
             config = AutoConfig.from_pretrained(str(self.path))
         except (OSError, ValueError, KeyError) as error:
@@ -107,9 +126,30 @@ class CheckpointFolder:
                 allowed=f"This task takes: {', '.join(self.task.families)}",
                 do="Give such a checkpoint as `model`",
             )
+        auto_class = self.task.auto_class(family)
+        if not has_head(config, auto_class):
+            raise ArtifactError(
+                f"{self.path} holds a {config.model_type!r}, for which transformers has no {auto_class}",
+                allowed="The task needs a network with such a head",
+                do="Give another checkpoint as `model`",
+            )
+        return family, config.model_type
 
     def _seed(self) -> None:
         torch.manual_seed(integer(self.seed, 0, 0, "initial weights"))
+
+
+def beneath(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the network beneath peft's wrapper, or the model itself where it has none."""
+    unwrap: Any = getattr(model, "get_base_model", None)
+    return model if unwrap is None else unwrap()
+
+
+def usable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return the tokenizer with a padding token: the end of text stands in where it has none, as GPT-2's has not."""
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return tokenizer
 
 
 def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
@@ -137,8 +177,15 @@ def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
     return folder
 
 
+def has_head(config: PreTrainedConfig, auto_class: str) -> bool:
+    """Say whether transformers has a network of this type under an auto class."""
+    return type(config) in getattr(transformers, auto_class)._model_mapping
+
+
 def family_of(config: PreTrainedConfig) -> str:
     """Tell a checkpoint's family, as backbones name it, by what transformers can train it for; empty if for no text."""
+    if config.model_type == _AROUND_A_PLAIN_ONE:
+        config = config.plain()
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder"
     if config.model_type in _OF_THEIR_OWN:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _BATCH_CHARACTERS = 1 << 20
 _PIECE_CHARACTERS = 1 << 16
 
+COUNTED = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
+"""The counts of a folder that add up over several."""
+
 
 class _Piece(NamedTuple):
     """A stretch of text to encode by itself: a sentence, or a part of a very long one."""
@@ -63,7 +66,7 @@ def write(
     backend = _text_only(tokenizer)
     tokens = 0
     with ExitStack() as stack:
-        out = stack.enter_context(_TokenFiles(folder, _dtype(size), limit_tokens))
+        out = stack.enter_context(TokenFiles(folder, _dtype(size), limit_tokens))
         document_file = stack.enter_context((folder / "documents.bin").open("wb"))
         sentence_file = stack.enter_context((folder / "sentences.bin").open("wb"))
         stack.enter_context(_all_cores())
@@ -106,7 +109,7 @@ def write(
         "vocab": size,
         "dtype": _dtype(size).name,
         "limit_tokens": limit_tokens,
-        "unigram_entropy_nats": _entropy(unigrams),
+        "unigram_entropy_nats": entropy(unigrams),
     }
     # Not tofile, whose error on a full disk does not say so.
     (folder / "unigrams.bin").write_bytes(unigrams.astype("<i8").tobytes())
@@ -165,7 +168,7 @@ class Shards:
         return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(length,)))
 
 
-class _TokenFiles:
+class TokenFiles:
     """Splits the stream into files of `limit` tokens each."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], limit: int) -> None:
@@ -173,7 +176,7 @@ class _TokenFiles:
         self._file: BinaryIO | None = None
         self._count = self._room = 0
 
-    def __enter__(self) -> _TokenFiles:
+    def __enter__(self) -> TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,6 +184,7 @@ class _TokenFiles:
             self._file.close()
 
     def write(self, stream: Ints) -> None:
+        """Append tokens, opening the next file where one is full."""
         while stream.size:
             if not self._room:
                 self.__exit__()
@@ -254,7 +258,8 @@ def _append(file: BinaryIO, values: list[int]) -> None:
     file.write(np.asarray(values, dtype="<i8").tobytes())
 
 
-def _entropy(counts: Ints) -> float:
+def entropy(counts: Ints) -> float:
+    """Return the entropy in nats of tokens drawn in proportion to counts."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

@@ -15,45 +15,23 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from headstart.core.config import Section
 from headstart.core.contracts import Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.tokens.sampling import LONGEST_WORD, sample
+from headstart.tokens.settings import TokenizerConfig as TokenizerConfig  # noqa: PLC0414 - offered here as well
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_LENGTH = 512
 _CHARACTER_COVERAGE = 0.9999
 _SPECIAL_SCORE = -1e4  # Unigram's search must never prefer a special token's name, met in raw text, to its letters
-
-
-class TokenizerConfig(Section):
-    """Which tokenizer to train, or which to take as it is."""
-
-    kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the sub-word model")
-    vocab: int = Field(16384, ge=300, description="number of tokens, the five special ones included")
-    lowercase: bool = Field(True, description="fold case, and in WordPiece strip accents as BERT uncased does")
-    path: Path | None = Field(
-        None, description="folder of a ready tokenizer to use instead of training one; a checkpoint brings its own"
-    )
-    sample_mb: float = Field(50, gt=0, description="megabytes of text, sampled uniformly, to train on")
-    extend: int | None = Field(
-        None, ge=1, description="tokens at most that a ready tokenizer learns from the corpus, for words that it splits"
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_unset(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `extend` where nothing is extended: tokenizers and runs are named by a hash of these settings."""
-        written: dict[str, Any] = whole(self)
-        return written if self.extend is not None else {key: v for key, v in written.items() if key != "extend"}
 
 
 def train(texts: Iterable[str], config: TokenizerConfig, seed: int) -> PreTrainedTokenizerFast:

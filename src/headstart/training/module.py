@@ -31,3 +31,8 @@ class LossModule(torch.nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the loss summed over the batch's predictions."""
         return self.method.loss(self.model, batch)
+
+    def measure(self, batch: Batch) -> dict[str, float]:
+        """Return an objective's sums over the batch's predictions; like `forward`, it may be run by many processes."""
+        found: dict[str, float] = self.method.measure(self.model, batch)  # type: ignore[attr-defined]
+        return found

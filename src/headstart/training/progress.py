@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,9 +124,20 @@ class JsonLines:
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
 
+    def sync(self) -> None:
+        """Force what was written to disk: a curve must not end before the checkpoint that a run goes on from."""
+        os.fsync(self.file.fileno())
+
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+def sync(trackers: Sequence[Tracker]) -> None:
+    """Force the curve to disk, before a checkpoint."""
+    for tracker in trackers:
+        if isinstance(tracker, JsonLines):
+            tracker.sync()
 
 
 @contextmanager

@@ -46,6 +46,9 @@ class TrainingSettings(Section):
     save_minutes: float = Field(5.0, gt=0, description="how much work a crash may cost")
     save_total_limit: int = Field(2, ge=1, description="checkpoints kept")
     dataloader_num_workers: int = Field(0, ge=0, description="processes that prepare batches; 0: the training process")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="of several processes: each holds the whole network, or a part of it (FSDP2) to spare memory"
+    )
     stop_after_bad_steps: int = Field(
         20, ge=1, description="steps in a row with a loss that is not finite before the run gives up"
     )

@@ -29,7 +29,10 @@ def collect(
 
 
 def wanted(
-    module: torch.nn.Module, shapes: Mapping[str, tuple[torch.Size, torch.dtype]], where: str
+    module: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    shapes: Mapping[str, tuple[torch.Size, torch.dtype]],
+    where: str,
 ) -> dict[str, torch.Tensor]:
     """Return empty tensors to load into, each laid out over the processes like the parameter it belongs to."""
     tensors = {_MODEL + name: torch.empty_like(value) for name, value in _weights(module).items()}
@@ -42,9 +45,12 @@ def wanted(
     for name, (shape, kind) in shapes.items():
         if name.startswith(_OPTIMISER):
             parameter = parameters.get(_owner(name))
-            if parameter is not None:
-                like = parameter.shape == shape
-                tensors[name] = torch.empty_like(parameter, dtype=kind) if like else torch.empty(shape, dtype=kind)
+            if parameter is not None and parameter.shape == shape:
+                tensors[name] = torch.empty_like(parameter, dtype=kind)
+            elif parameter is not None:
+                # The count of steps: a fused update wants it where the parameter is.
+                device = parameter.device if any(g.get("fused") for g in optimiser.param_groups) else "cpu"
+                tensors[name] = torch.empty(shape, dtype=kind, device=device)
         elif name.startswith(_BEST):
             tensors[name] = torch.empty(shape, dtype=kind)
     return tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class World:
         """Return the sums of all processes' numbers, the same to the bit in each of them."""
         if self.size == 1:
             return list(values)
-        sums = torch.tensor(values, dtype=torch.float64)
+        sums = _kept(torch.tensor(values, dtype=torch.float64))
         dist.all_reduce(sums)
         return [float(value) for value in sums]
 
@@ -51,9 +52,9 @@ class World:
         if self.size == 1:
             return value
         letters = json.dumps(value).encode() if self.leads else b""
-        length = torch.tensor([len(letters)])
+        length = _kept(torch.tensor([len(letters)]))
         dist.broadcast(length, 0)
-        message = torch.tensor(list(letters) if self.leads else [0] * int(length), dtype=torch.uint8)
+        message = _kept(torch.tensor(list(letters) if self.leads else [0] * int(length), dtype=torch.uint8))
         dist.broadcast(message, 0)
         heard: T = value if self.leads else json.loads(bytes(message.tolist()))
         return heard
@@ -97,6 +98,19 @@ def joined() -> Iterator[World]:
         yield World(dist.get_rank(), size, local_size)
     finally:
         dist.destroy_process_group()
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    """Hold on to what was sent last.
+
+    Were gloo's thread the last to hold it, it would need Python's lock to let go of it, and a process group that is
+    taken down with that lock held waits for the thread: a deadlock, seen in torch 2.13.
+    """
+    _SENT.append(tensor)
+    return tensor
+
+
+_SENT: deque[torch.Tensor] = deque(maxlen=16)
 
 
 def cores() -> int:

@@ -22,8 +22,8 @@ def case(checkpoint, tmp_path):
     task.fit_labels(examples)
     CheckpointFolder(checkpoint("modernbert"), task, 5).pretrained().save_pretrained(str(tmp_path))
     source = CheckpointFolder(checkpoint("modernbert"), task, 0)
-    tokenizer = source.tokenizer()
-    batch = task.collate(task.encode(examples, tokenizer, 32), tokenizer.pad_token_id)
+    reading = source.reading(32)
+    batch = task.collate(task.encode(examples, reading), reading)
     return task, source, batch, tmp_path
 
 

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
+from transformers import AutoModelForSequenceClassification
 
-from headstart.adaptation.features import Features, FrozenBody
+from headstart.adaptation.features import Features
+from headstart.adaptation.frozen import FrozenBody
 from headstart.adaptation.full import Full
+from headstart.adaptation.on_top import dressed
 from headstart.adaptation.scratch import Scratch
-from headstart.core.contracts import Examples
-from headstart.tasks.classify import Classify
-from headstart.tasks.source import CheckpointFolder
+from headstart.core.errors import RecipeError
 
 KINDS = ["bert", "modernbert"]
 
 
-class Given:
-    """A task with rows of real text, and a source of networks."""
-
-    def __init__(self, folder, verses, pair: bool = False) -> None:
-        self.task = Classify(Classify.Config(text=["a", "b"] if pair else ["a"]))
-        texts = [verse for verse in verses if verse][:24]
-        columns = {"a": texts, "b": texts[::-1]} if pair else {"a": texts}
-        rows = Examples(columns, ["yes", "no"] * 12, "verses")
-        self.task.fit_labels(rows)
-        self.source = CheckpointFolder(folder, self.task, 0)
-        tokenizer = self.source.tokenizer()
-        self.pad = tokenizer.pad_token_id
-        self.encoded = self.task.encode(rows, tokenizer, 48)
-
-    def batch(self, *places: int):
-        return self.task.collate([self.encoded[place] for place in places], self.pad)
-
-    def features(self, **settings):
-        adaptation = Features(Features.Config(**settings))
-        return adaptation, adaptation.adapt(self.source)
-
-
 @pytest.fixture(params=KINDS)
-def given(request, checkpoint, verses) -> Given:
-    return Given(checkpoint(request.param), verses)
+def given(request, given_of):
+    return given_of(request.param)
 
 
 @pytest.fixture
-def modern(checkpoint, verses) -> Given:
-    return Given(checkpoint("modernbert"), verses)
+def modern(given_of):
+    return given_of("modernbert")
+
+
+def features(given, **settings):
+    adaptation = Features(Features.Config(**settings))
+    return adaptation, adaptation.adapt(given.source)
 
 
 def body_of(model) -> dict[str, torch.Tensor]:
@@ -53,7 +38,7 @@ def body_of(model) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in inner.state_dict().items()}
 
 
-def train(given: Given, model, steps: int = 6) -> None:
+def train(given, model, steps: int = 6) -> None:
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, weight_decay=0.5)
     for step in range(steps):
         model.train()
@@ -65,7 +50,7 @@ def train(given: Given, model, steps: int = 6) -> None:
 
 def test_remembered_states_equal_computed_ones(modern):
     """Another batch, other padding, other neighbours: the states of a text stay its own."""
-    _, cached = modern.features()
+    _, cached = features(modern)
     plain = modern.source.pretrained().eval()
     frozen = cached.base_model
     for places in ([0, 1, 2], [2, 0], [1, 3, 0, 2], [3], [3, 3]):
@@ -79,7 +64,7 @@ def test_remembered_states_equal_computed_ones(modern):
 
 
 def test_a_text_is_computed_once(modern):
-    _, model = modern.features()
+    _, model = features(modern)
     frozen = model.base_model
     rows = []
     frozen.body.register_forward_hook(
@@ -91,8 +76,8 @@ def test_a_text_is_computed_once(modern):
 
 
 def test_with_no_room_it_computes_each_time_with_the_same_result(modern):
-    _, cached = modern.features()
-    _, uncached = modern.features(cache_mb=0)
+    _, cached = features(modern)
+    _, uncached = features(modern, cache_mb=0)
     batch = modern.batch(0, 1, 2)
     with torch.no_grad():
         for _ in range(2):
@@ -106,7 +91,7 @@ def test_with_no_room_it_computes_each_time_with_the_same_result(modern):
 
 
 def test_when_the_room_is_full_the_rest_is_computed(modern):
-    _, model = modern.features(cache_mb=0.02)
+    _, model = features(modern, cache_mb=0.02)
     frozen = model.base_model
     plain = modern.source.pretrained().eval()
     for _ in range(2):
@@ -119,7 +104,7 @@ def test_when_the_room_is_full_the_rest_is_computed(modern):
 
 
 def test_the_body_stays_bit_identical_and_the_head_moves(given):
-    adaptation, model = given.features()
+    adaptation, model = features(given)
     before, head = body_of(model), model.classifier.weight.detach().clone()
     train(given, model)
     after = body_of(model)
@@ -132,7 +117,7 @@ def test_the_body_stays_bit_identical_and_the_head_moves(given):
 
 
 def test_what_is_trained_is_what_the_checkpoint_did_not_hold(given):
-    adaptation, model = given.features()
+    adaptation, model = features(given)
     names = {name for group in adaptation.groups(model) for name in group.names}
     assert names == {name for name, p in model.named_parameters() if p.requires_grad}
     assert any("classifier" in name for name in names)
@@ -142,7 +127,7 @@ def test_what_is_trained_is_what_the_checkpoint_did_not_hold(given):
 
 
 def test_there_is_no_dropout_in_a_frozen_body(given):
-    _, model = given.features()
+    _, model = features(given)
     model.train()
     assert not any(module.training for module in model.base_model.body.modules())
     if model.config.model_type == "modernbert":
@@ -156,9 +141,7 @@ def test_there_is_no_dropout_in_a_frozen_body(given):
 
 
 def test_the_finished_model_is_plain_and_says_the_same(given, tmp_path):
-    from transformers import AutoModelForSequenceClassification
-
-    adaptation, model = given.features()
+    adaptation, model = features(given)
     train(given, model)
     batch = given.batch(0, 1, 2)
     with torch.no_grad():
@@ -173,7 +156,7 @@ def test_the_finished_model_is_plain_and_says_the_same(given, tmp_path):
 
 def test_remembering_gives_the_gradients_of_computing(modern):
     def gradients(**settings):
-        _, model = modern.features(**settings)
+        _, model = features(modern, **settings)
         model.eval()
         for _ in range(2):
             model.zero_grad()
@@ -187,9 +170,9 @@ def test_remembering_gives_the_gradients_of_computing(modern):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_work_too(kind, checkpoint, verses):
-    given = Given(checkpoint(kind), verses, pair=True)
-    _, model = given.features()
+def test_pairs_work_too(kind, given_of):
+    given = given_of(kind, pair=True)
+    _, model = features(given)
     plain = given.source.pretrained().eval()
     batch = given.batch(0, 3, 5)
     with torch.no_grad():
@@ -214,3 +197,117 @@ def test_the_other_adaptations_move_everything(given, adaptation, of_checkpoint)
     ]
     assert all(same) if of_checkpoint else not any(same)
     assert method.finish(model) is model
+
+
+READINGS = [{"layers": "mean"}, {"layers": "mean", "last": 2, "normalise": True}, {"layers": "concat"},
+            {"layers": "concat", "last": 3}, {"layers": "mix"}, {"layers": "mix", "last": 2}]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", READINGS, ids=str)
+def test_at_first_every_reading_of_layers_is_their_mean(given, settings):
+    """A mixture and a projection begin there; whatever is read, remembered states say what computed ones do."""
+    _, model = features(given, **settings)
+    plain = given.source.pretrained().eval()
+    batch = given.batch(0, 1, 2)
+    with torch.no_grad():
+        output = plain.base_model(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
+        layers = output.hidden_states[-(settings.get("last") or (2 if settings["layers"] == "concat" else 3)) :]
+        if settings.get("normalise"):
+            layers = [torch.nn.functional.layer_norm(states, states.shape[-1:]) for states in layers]
+        expected = dressed(plain.base_model, type(output), torch.stack(list(layers)).mean(0))
+        for _ in range(2):
+            found = model.base_model(batch["input_ids"], batch["attention_mask"])
+            real = batch["attention_mask"].bool()
+            torch.testing.assert_close(
+                found.last_hidden_state[real], expected.last_hidden_state[real], atol=2e-5, rtol=1e-4
+            )
+            if getattr(expected, "pooler_output", None) is not None:
+                torch.testing.assert_close(found.pooler_output, expected.pooler_output, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("layers", "last", "width"), [("top", None, 1), ("mean", None, 1), ("concat", 2, 2),
+                                                       ("mix", None, 3)])  # fmt: skip
+def test_what_is_remembered_is_what_is_read(modern, layers, last, width):
+    _, model = features(modern, layers=layers, last=last)
+    modern.logits(model, 0, 1)
+    states = list(model.base_model.known.values())
+    assert len(states) == 2 and {s.shape[-1] for s in states} == {width * model.config.hidden_size}
+
+
+@pytest.mark.parametrize("layers", ["mean", "concat", "mix"])
+def test_several_layers_make_a_network_of_ours_that_says_the_same(given, layers, tmp_path):
+    adaptation, model = features(given, layers=layers)
+    before = body_of(model)
+    train(given, model)
+    assert all(torch.equal(v, before[n]) for n, v in body_of(model).items() if "pooler" not in n)
+    if layers != "mean":
+        assert all(p.grad is None and p.requires_grad for p in model.base_model.top.parameters())
+        assert any(".top." in name for group in adaptation.groups(model) for name in group.names)
+    expected = given.logits(model, 0, 1, 2)
+    finished = adaptation.finish(model)
+    assert type(finished).__name__ == "OnTopForSequenceClassification"
+    finished.save_pretrained(str(tmp_path))
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values())
+    for one in (finished, loaded):
+        torch.testing.assert_close(given.logits(one, 0, 1, 2), expected, atol=2e-5, rtol=1e-4)
+    assert {*loaded.config.id2label.values()} == {"yes", "no"}
+
+
+def test_the_mixtures_weights_are_learnt(modern):
+    _, model = features(modern, layers="mix")
+    start = [p.detach().clone() for p in model.base_model.top.parameters()]
+    train(modern, model)
+    assert all(not torch.equal(p, s) for p, s in zip(model.base_model.top.parameters(), start, strict=True))
+
+
+def test_padding_may_stand_on_the_left(modern):
+    _, model = features(modern)
+    right = modern.batch(0, 3)
+    with torch.no_grad():
+        expected = model.base_model(right["input_ids"], right["attention_mask"]).last_hidden_state
+        lengths = right["attention_mask"].sum(1)
+        places = (torch.arange(right["input_ids"].shape[1]) + lengths[:, None]) % right["input_ids"].shape[1]
+        left = {name: right[name].gather(1, places) for name in ("input_ids", "attention_mask")}
+        found = model.base_model(left["input_ids"], left["attention_mask"]).last_hidden_state
+    assert len(model.base_model.known) == 2
+    assert torch.equal(found[left["attention_mask"].bool()], expected[right["attention_mask"].bool()])
+
+
+def test_a_bilm_trains_its_own_mixture_and_stays_plain(network):
+    class Source:
+        def pretrained(self):
+            return network("bilm", num_labels=2)
+
+        def new_parameters(self):
+            return frozenset({"bilm.mix.weights", "bilm.mix.scale", "classifier.weight", "classifier.bias"})
+
+    ids = torch.tensor([[2, 7, 8, 9, 3], [2, 11, 12, 13, 3]])
+    adaptation = Features(Features.Config())
+    model = adaptation.adapt(Source()).eval()
+    moving = {name for group in adaptation.groups(model) for name in group.names}
+    assert {name.rpartition(".")[0] for name in moving} == {"bilm.body.mix", "classifier"}
+    expected = network("bilm", num_labels=2).eval()(input_ids=ids).logits
+    for _ in range(2):
+        torch.testing.assert_close(model(input_ids=ids).logits, expected)
+    model(input_ids=ids).logits.sum().backward()
+    assert model.bilm.body.mix.weights.grad.abs().sum() > 0 and len(model.bilm.known) == 2
+    finished = adaptation.finish(model)
+    assert type(finished).__name__ == "BiLMForSequenceClassification"
+    torch.testing.assert_close(finished(input_ids=ids).logits, expected)
+
+
+def test_layers_that_are_not_there_are_refused(modern):
+    with pytest.raises(RecipeError, match=r"adaptation\.last is 4; the network has 2 layers"):
+        features(modern, layers="mix", last=4)
+    with pytest.raises(ValidationError, match="reads one layer as it is"):
+        Features.Config(layers="top", last=2)
+
+
+def test_a_task_without_a_head_of_its_own_has_nothing_to_train(modern):
+    class Written(type(modern.task)):
+        def auto_class(self, family):
+            return "AutoModelForCausalLM"
+
+    assert "no head" in Features().supports(Written(modern.task.config), "decoder")
+    assert Features().supports(modern.task, "encoder") is None

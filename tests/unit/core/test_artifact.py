@@ -268,3 +268,33 @@ def test_the_manifest_is_plain_json_with_readable_letters(tmp_path):
     text = (tmp_path / "x" / artifact.MANIFEST).read_text(encoding="utf-8")
     assert "größer" in text and json.loads(text)["format"] == artifact.FORMAT
     assert abs(time.time() - (tmp_path / "x" / artifact.MANIFEST).stat().st_mtime) < 60
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_any_bit_of_the_manifest_that_flips_is_noticed(tmp_path, place, bit):
+    target = tmp_path / "x"
+    if not target.exists():
+        make(target, run="3f", numbers={1: (0.1, float("nan")), 10: "é"})
+    path = target / artifact.MANIFEST
+    content = path.read_bytes()
+    artifact.verify(target, "thing")
+    spoilt = bytearray(content)
+    spoilt[place % len(spoilt)] ^= 1 << bit
+    path.write_bytes(spoilt)
+    try:
+        with pytest.raises(ArtifactError):
+            artifact.verify(target, "thing")
+    finally:
+        path.write_bytes(content)
+
+
+def test_folders_from_before_there_was_a_seal_are_read(tmp_path):
+    path = make(tmp_path / "x") / artifact.MANIFEST
+    manifest = json.loads(path.read_text())
+    del manifest["seal"]
+    path.write_text(json.dumps(manifest | {"format": 1}))
+    assert artifact.verify(tmp_path / "x", "thing")
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="its seal differs"):
+        artifact.verify(tmp_path / "x", "thing")

@@ -11,8 +11,10 @@ import pytest
 from headstart.core import registry
 from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import C_GRID, Baseline, Features, majority, svm
-from headstart.evaluation.metrics import accuracy, pearson, spearman
+from headstart.evaluation.baselines import Baseline, Unsuited, majority
+from headstart.evaluation.correlations import pearson, spearman
+from headstart.evaluation.labels import accuracy
+from headstart.evaluation.svm import C_GRID, Features, svm
 
 WORDS = [f"word{i}" for i in range(60)]
 
@@ -75,9 +77,9 @@ def test_c_is_the_best_on_validation_and_the_smallest_of_equals(monkeypatch: pyt
     train, validation, test = sentiment(60, 0), sentiment(60, 1), sentiment(60, 2)
     scores = {}
     for C in C_GRID:
-        monkeypatch.setattr("headstart.evaluation.baselines.C_GRID", (C,))
+        monkeypatch.setattr("headstart.evaluation.svm.C_GRID", (C,))
         scores[C] = svm(train, validation, test, metric="accuracy", seed=0).chosen["validation_accuracy"]
-    monkeypatch.setattr("headstart.evaluation.baselines.C_GRID", C_GRID)
+    monkeypatch.setattr("headstart.evaluation.svm.C_GRID", C_GRID)
     best = svm(train, validation, test, metric="accuracy", seed=0).chosen
     assert best["validation_accuracy"] == max(scores.values())
     assert best["C"] == min(C for C in C_GRID if scores[C] == max(scores.values()))
@@ -130,3 +132,18 @@ def test_real_pairs_stsb(data_folder: Path) -> None:
     test = split("test", 500)
     result = svm(split("train", 1000), split("validation", 300), test, metric="pearson", seed=0)
     assert pearson(test.labels, result.predictions) > 0.6
+
+
+def test_the_majority_of_tags_is_each_words_own() -> None:
+    train = Examples({"tokens": [["the", "run"], ["run", "to", "run"], ["the"]]}, [["D", "N"], ["V", "P", "V"], ["D"]])
+    test = Examples({"tokens": [["run", "the", "unseen"]]}, [["N", "D", "X"]])
+    found = majority(train, train, test, metric="token_accuracy", seed=0)
+    assert found.predictions == [["V", "D", "D"]] and found.chosen == {"answer": "D"}
+
+
+def test_an_svm_has_nothing_to_say_on_lists() -> None:
+    tags, texts = Examples({"tokens": [["a"]]}, [["N"]]), Examples({"choices": [["a", "b"]]}, ["a"])
+    with pytest.raises(Unsuited, match="of the kind 'labels'"):
+        svm(tags, tags, tags, metric="token_accuracy", seed=0)
+    with pytest.raises(Unsuited, match="'choices' holds something else"):
+        svm(texts, texts, texts, metric="accuracy", seed=0)

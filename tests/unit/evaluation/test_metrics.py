@@ -13,7 +13,9 @@ from sklearn import metrics as sk
 
 from headstart.core import registry
 from headstart.core.errors import DataError, RecipeError
-from headstart.evaluation.metrics import accuracy, compute, f1, macro_f1, matthews, pearson, spearman
+from headstart.evaluation.correlations import pearson, spearman
+from headstart.evaluation.labels import accuracy, f1, macro_f1, matthews
+from headstart.evaluation.metrics import compute
 
 GOLD = [0, 0, 0, 1, 1, 1, 1, 0]
 PREDICTED = [0, 1, 0, 1, 0, 1, 1, 0]

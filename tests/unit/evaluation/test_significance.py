@@ -13,11 +13,11 @@ from scipy import stats
 
 from headstart.core import registry
 from headstart.core.errors import DataError
-from headstart.evaluation.metrics import REGRESSION
+from headstart.evaluation.metrics import about
 from headstart.evaluation.resampling import _any_metric, draw, resampled
 from headstart.evaluation.significance import holm, interval, paired_bootstrap, permutation_over_seeds
 
-METRICS = registry.names("metrics")
+METRICS = [name for name in registry.names("metrics") if about(name).of in ("label", "number")]
 
 
 def data(
@@ -25,7 +25,7 @@ def data(
 ) -> tuple[list[Any], list[list[Any]]]:
     """Return gold values and one run of predictions per wanted quality (0 is chance, 1 is perfect)."""
     rng = np.random.default_rng(seed)
-    if metric in REGRESSION:
+    if about(metric).of == "number":
         gold = np.round(rng.random(examples) * 5, 1)
         return gold.tolist(), [np.round(q * gold + (1 - q) * rng.normal(2.5, 2, examples), 1).tolist() for q in quality]
     codes = rng.integers(0, labels, examples)

@@ -74,3 +74,37 @@ def test_the_table_in_markdown(table):
 def test_one_seed_has_no_interval():
     table = comparison.rows({"full": [cell("full", 0, 10)]}, "full", GOLD, "accuracy")
     assert "| – |" in comparison.markdown(table, "accuracy", "full")
+
+
+def test_a_seed_no_better_than_the_majority_class_is_named():
+    cells = {
+        "majority": [cell("majority", seed, 50) for seed in range(3)],
+        "full": [cell("full", 0, 10, 1234), cell("full", 1, 50, 1234), cell("full", 2, 60, 1234)],
+        "near": [cell("near", seed, 49, 99) for seed in range(3)],
+        "svm": [cell("svm", seed, 70) for seed in range(3)],
+    }
+    table = comparison.rows(cells, "full", GOLD, "accuracy")
+    assert {row.method: row.failed for row in table} == {"majority": (), "full": (1, 2), "near": (), "svm": ()}
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert lines[0].endswith("| failed seeds |") and lines[3].endswith("| 1, 2 |")
+    said = comparison.sentences(table, "accuracy", "full")
+    assert said[-1] == "full failed with seeds 1, 2: no better in accuracy than the majority class."
+
+
+def test_without_the_majority_class_no_seed_is_called_failed():
+    table = comparison.rows({"full": [cell("full", 0, 90, 1234)]}, "full", GOLD, "accuracy")
+    assert table[0].failed == () and "failed" not in comparison.markdown(table, "accuracy", "full")
+
+
+def test_forgetting_is_the_mean_rise_of_the_pre_training_loss():
+    runs = [cell("full", seed, 10, 1234) for seed in range(2)]
+    for one, after in zip(runs, (2.5, 3.1), strict=True):
+        one.details["forgetting"] = {"what": "pre-training loss", "before": 2.0, "after": after}
+    table = comparison.rows({"majority": [cell("majority", 0, 50)], "full": runs}, "full", GOLD, "accuracy")
+    assert table[0].forgetting is None and table[1].forgetting.change == pytest.approx(0.8)
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert (
+        lines[0].endswith("| change of pre-training loss |")
+        and lines[2].endswith("| – |")
+        and lines[3].endswith("| +0.800 |")
+    )

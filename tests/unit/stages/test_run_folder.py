@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 import yaml
 
@@ -127,3 +131,53 @@ def test_inputs_are_part_of_the_fingerprint(tmp_path):
     one = RunFolder(tmp_path / "a", recipe(tmp_path / "a"), {"corpus": "aaaa"})
     other = RunFolder(tmp_path / "b", recipe(tmp_path / "b"), {"corpus": "bbbb"})
     assert one.fingerprint != other.fingerprint
+
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from headstart.core.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("death", ["kill", "leave"])
+def test_two_processes_do_not_share_an_output_and_the_dead_hold_nothing(tmp_path, death):
+    path = tmp_path / "r"
+    RunFolder(path, recipe(path))
+    begun(path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    before = {entry: entry.stat().st_mtime_ns for entry in path.iterdir()}
+    with pytest.raises(ArtifactError, match=rf"is being written by process {holder.pid} on .*choose another output"):
+        RunFolder(path, recipe(path))
+    assert {entry: entry.stat().st_mtime_ns for entry in path.iterdir()} == before
+    assert RunFolder(path, recipe(path), writes=False).status == "unfinished", "a rank beside the writer looks only"
+    if death == "kill":
+        holder.kill()
+    holder.communicate()
+    assert RunFolder(path, recipe(path)).status == "unfinished"
+
+
+def test_a_finished_output_is_only_looked_at(tmp_path):
+    path = tmp_path / "r"
+    RunFolder(path, recipe(path))
+    with artifact.published(path, "checkpoint of pretrain"):
+        pass
+    (path / ".lock").unlink()
+    time.sleep(0.01)
+    before = path.stat().st_mtime_ns
+    assert RunFolder(path, recipe(path)).status == "finished" and path.stat().st_mtime_ns == before
+
+
+def test_killed_between_the_two_files_of_a_claim_a_folder_is_still_new(tmp_path):
+    path = tmp_path / "r"
+    RunFolder(path, recipe(path), {"corpus": "a"})
+    (path / "recipe.yaml").unlink()
+    assert RunFolder(path, recipe(path), {"corpus": "a"}).status == "new"
+    (path / "inputs.json").write_text('{"corpus": "of a mended recipe"}')
+    assert RunFolder(path, recipe(path), {"corpus": "a"}).status == "new"

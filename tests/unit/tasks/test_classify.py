@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from headstart.core.contracts import Examples
+from headstart.core.contracts import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
@@ -22,6 +22,10 @@ def task_of(labels=None, **settings) -> Classify:
     return task
 
 
+def reading_of(tokenizer, max_length=32) -> Reading:
+    return Reading(tokenizer, "encoder", max_length)
+
+
 def rows(labels, **columns) -> Examples:
     return Examples(columns or {"text": [f"text {i}" for i in range(len(labels))]}, labels, "d.csv")
 
@@ -29,9 +33,9 @@ def rows(labels, **columns) -> Examples:
 @pytest.mark.parametrize("labels", [["b", "a", "b"], [3, 1, 2, 1], [True, False], [0.5, 2.0], ["1", "10", "2"]])
 def test_labels_come_back_in_their_own_type(labels, tiny_tokenizer):
     task = task_of(labels)
-    encoded = task.encode(rows(labels), tiny_tokenizer, 32)
-    logits = np.eye(len(task.labels), dtype=np.float32)[[e["label"] for e in encoded]]
-    decoded = task.decode(logits)
+    encoded = task.encode(rows(labels), reading_of(tiny_tokenizer))
+    logits = np.eye(len(task.labels), dtype=np.float32)[[e["labels"] for e in encoded]]
+    decoded = task.decode(list(logits), encoded, reading_of(tiny_tokenizer))
     assert decoded == labels and [type(v) for v in decoded] == [type(v) for v in labels]
     assert task.head_settings()["id2label"] == {i: str(v) for i, v in enumerate(sorted(set(labels)))}
 
@@ -42,7 +46,7 @@ def test_the_order_of_labels_does_not_depend_on_the_order_of_rows():
 
 def test_a_label_never_seen_is_named_with_its_row(tiny_tokenizer):
     with pytest.raises(DataError) as caught:
-        task_of(["a", "b"]).encode(rows(["a", "c"]), tiny_tokenizer, 32)
+        task_of(["a", "b"]).encode(rows(["a", "c"]), reading_of(tiny_tokenizer))
     assert "d.csv, row 2 has the label 'c'" in str(caught.value) and "'a', 'b'" in str(caught.value)
 
 
@@ -65,7 +69,9 @@ def test_regression_needs_numbers(labels):
 
 def test_texts_are_encoded_with_their_marks_and_cut(tiny_tokenizer):
     task = task_of(["a", "b"])
-    short, long = task.encode(rows(["a", "b"], text=["In the beginning", "word " * 500]), tiny_tokenizer, 24)
+    short, long = task.encode(
+        rows(["a", "b"], text=["In the beginning", "word " * 500]), reading_of(tiny_tokenizer, 24)
+    )
     assert (
         short["input_ids"][0] == tiny_tokenizer.cls_token_id and short["input_ids"][-1] == tiny_tokenizer.sep_token_id
     )
@@ -76,7 +82,7 @@ def test_pairs_are_kept_apart(tiny_tokenizer, checkpoint):
     task = task_of(["a", "b"], text=["one", "two"])
     pairs = rows(["a", "b"], one=["In the beginning", "x " * 300], two=["God created", "y " * 40])
     tokenizer = CheckpointFolder(checkpoint("bert"), task, 0).tokenizer()
-    first, long = task.encode(pairs, tokenizer, 64)
+    first, long = task.encode(pairs, reading_of(tokenizer, 64))
     separators = [i for i, token in enumerate(first["input_ids"]) if token == tokenizer.sep_token_id]
     assert len(separators) == 2
     assert first["token_type_ids"] == [0] * (separators[0] + 1) + [1] * (separators[1] - separators[0])
@@ -87,9 +93,9 @@ def test_pairs_are_kept_apart(tiny_tokenizer, checkpoint):
 def test_pairs_run_through_a_model(kind, checkpoint):
     task = task_of(["a", "b"], text=["one", "two"])
     source = CheckpointFolder(checkpoint(kind), task, 0)
-    tokenizer = source.tokenizer()
-    encoded = task.encode(rows(["a", "b"], one=["In", "the beginning"], two=["God", "created"]), tokenizer, 32)
-    batch = task.collate(encoded, tokenizer.pad_token_id)
+    reading = source.reading(32)
+    encoded = task.encode(rows(["a", "b"], one=["In", "the beginning"], two=["God", "created"]), reading)
+    batch = task.collate(encoded, reading)
     assert ("token_type_ids" in batch) == (kind == "bert")
     model = source.pretrained().eval()
     with torch.no_grad():
@@ -111,13 +117,14 @@ def test_regression_starts_at_the_mean_and_counts_in_spreads(checkpoint):
     model = source.pretrained().eval()
     task.prepare_head(model)
     assert model.classifier.bias.item() == pytest.approx(14.0)
-    encoded = task.encode(rows(labels), source.tokenizer(), 32)
-    batch = task.collate(encoded, source.tokenizer().pad_token_id)
+    reading = source.reading(32)
+    encoded = task.encode(rows(labels), reading)
+    batch = task.collate(encoded, reading)
     with torch.no_grad():
         loss, logits = float(task.loss(model, batch)), task.logits(model, batch)
     by_hand = sum((float(y) - x) ** 2 for y, x in zip(logits[:, 0], labels, strict=True)) / np.var(labels)
     assert loss == pytest.approx(by_hand, rel=1e-4)
-    assert task.decode(logits.numpy()) == pytest.approx(logits[:, 0].tolist())
+    assert task.decode(task.predict(model, batch), encoded, reading) == pytest.approx(logits[:, 0].tolist())
     assert task.head_settings() == {"num_labels": 1, "problem_type": "regression"}
 
 

@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
 from headstart.tasks import labelled
+from headstart.tasks.classify import Classify
 
 TEXTS = ["plain", 'with "quotes", commas', "zwölf Boxkämpfer 🥊", "NA", "12", "null", ""]
 LABELS = ["a", "b", "a", "b", "a", "b", "a"]
+
+
+def read(path, text=("text",), label="label") -> Examples:
+    return labelled.read(path, Classify(Classify.Config(text=list(text), label=label)).columns("train"))
 
 
 def write(path, texts, labels, more=None):
@@ -39,19 +44,19 @@ def write(path, texts, labels, more=None):
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet", ".CSV"])
 def test_each_format_gives_the_same_rows(tmp_path, suffix):
     path = write(tmp_path / f"data{suffix}", TEXTS, LABELS)
-    found = labelled.read(path, ["text"], "label")
+    found = read(path)
     assert found.columns == {"text": TEXTS} and list(found.labels) == LABELS and found.source == str(path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("labels", [[0, 1, 2], [True, False, True], [0.5, -1.0, 2.25], ["x", "y", "z"]])
 def test_labels_keep_their_type(tmp_path, suffix, labels):
-    found = labelled.read(write(tmp_path / f"data{suffix}", ["a", "b", "c"], labels), ["text"], "label")
+    found = read(write(tmp_path / f"data{suffix}", ["a", "b", "c"], labels))
     assert list(found.labels) == labels and [type(v) for v in found.labels] == [type(v) for v in labels]
 
 
 def test_pairs_come_from_two_columns(tmp_path):
-    found = labelled.read(write(tmp_path / "d.csv", ["a", "b"], [0, 1]), ["text", "other"], "label")
+    found = read(write(tmp_path / "d.csv", ["a", "b"], [0, 1]), ["text", "other"])
     assert found.columns == {"text": ["a", "b"], "other": ["x", "x"]}
 
 
@@ -59,26 +64,26 @@ def test_pairs_come_from_two_columns(tmp_path):
 def test_long_files_and_texts_of_many_lines_are_read_whole(tmp_path, suffix):
     texts = [f'line one of {i}, long enough that blocks end inside\nline "two"\n\nend' for i in range(20_000)]
     texts[7] = "x" * 3_000_000
-    found = labelled.read(write(tmp_path / f"d{suffix}", texts, ["a", "b"] * 10_000), ["text"], "label")
+    found = read(write(tmp_path / f"d{suffix}", texts, ["a", "b"] * 10_000))
     assert found.columns["text"] == texts
 
 
 def test_a_lone_quote_swallows_no_rows_of_a_tsv(tmp_path):
     path = tmp_path / "d.tsv"
     path.write_text('text\tlabel\n"so he said\t1\nsecond\t0\nthe end"\t1\n')
-    found = labelled.read(path, ["text"], "label")
+    found = read(path)
     assert found.columns["text"] == ['"so he said', "second", 'the end"'] and found.labels == [1, 0, 1]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
     path = tmp_path / "d.csv"
     path.write_bytes("\ufefftext,label\na,1\n".encode())
-    assert len(labelled.read(path, ["text"], "label")) == 1
+    assert len(read(path)) == 1
 
 
 def refused(path, text=("text",), label="label") -> str:
     with pytest.raises(DataError) as caught:
-        labelled.read(path, list(text), label)
+        read(path, text, label)
     assert str(path.name) in str(caught.value)
     return str(caught.value)
 

@@ -74,8 +74,23 @@ def test_a_missing_and_a_torn_tokenizer(broken, task):
 
 
 def test_another_family_is_refused(broken, task):
+    (broken / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    assert "no language model" in refused(broken, task) and "This task takes: encoder" in refused(broken, task)
+
+
+def test_a_network_without_the_head_is_refused(broken, task, monkeypatch):
+    monkeypatch.setattr(Classify, "head", "AutoModelForMultipleChoice")
     (broken / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    assert "decoder" in refused(broken, task) and "encoder" in refused(broken, task)
+    assert "'gpt2', for which transformers has no AutoModelForMultipleChoice" in refused(broken, task)
+
+
+def test_a_tokenizer_without_padding_gets_it_and_the_config_knows(broken, task):
+    described = json.loads((broken / "tokenizer_config.json").read_text()) | {"pad_token": None, "eos_token": "[SEP]"}
+    (broken / "tokenizer_config.json").write_text(json.dumps(described))
+    config = json.loads((broken / "config.json").read_text()) | {"pad_token_id": None}
+    (broken / "config.json").write_text(json.dumps(config))
+    source = CheckpointFolder(broken, task, 0)
+    assert source.reading(32).pad == source.tokenizer().sep_token_id == source.pretrained().config.pad_token_id
 
 
 def test_pretrained_takes_the_body_and_draws_the_head_from_the_seed(checkpoint, task):

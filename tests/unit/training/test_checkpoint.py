@@ -9,7 +9,7 @@ import torch
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
-from headstart.training import checkpoint
+from headstart.training import state
 from headstart.training.checkpoint import Progress
 
 
@@ -57,7 +57,7 @@ def test_weights_optimiser_and_progress_come_back_to_the_bit(toy, tmp_path):
 
 def test_tied_weights_are_saved_once_and_stay_tied(toy, tmp_path):
     loop = stepped(toy, tmp_path)
-    stored = checkpoint._tensors(loop.learner.module, loop.optimiser)
+    stored = state.collect(loop.learner.module, loop.optimiser, {})
     assert "model.embedding.weight" in stored and "model.output.weight" not in stored
     loop.save()
     again = toy.loop(tmp_path, toy.Learner())

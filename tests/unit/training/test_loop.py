@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headstart.training.batches import batches_from, samples_of_step
-from headstart.training.loop import DivergedError
+from headstart.training.guard import DivergedError
 
 DISTURBANCES = [
     pytest.param({}, id="plain"),
@@ -135,7 +135,7 @@ def test_accumulation_equals_one_large_batch(toy, tmp_path, micro):
             kept.update({n: p.grad.clone() for n, p in learner.module.named_parameters() if p.grad is not None})
 
         loop.optimiser.step = keep
-        loss, norm, _ = loop._step(next(batches_from(0, learner, 8, loop.micro, 5, 0)))
+        loss, norm, *_ = loop._step(next(batches_from(0, learner, 8, loop.micro, 5, 0)))
         return loss, norm, kept
 
     (loss, norm, gradient), (one_loss, one_norm, one_gradient) = gradients(micro), gradients(8)
@@ -164,7 +164,7 @@ def test_a_loss_that_is_no_number_changes_nothing(toy, tmp_path):
     loop = toy.loop(tmp_path, learner)
     before = toy.weights(learner)
     loop._start_clock()
-    loss, _, _ = loop._step(next(batches_from(0, learner, 8, 3, 5, 0)))
+    loss, *_ = loop._step(next(batches_from(0, learner, 8, 3, 5, 0)))
     assert math.isnan(loss) and loop.progress.bad_steps == 1 and loop.progress.step == 1
     toy.assert_same(toy.weights(learner), before)
     assert not loop.optimiser.state and all(p.grad is None for p in learner.module.parameters())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.training.schedule import TRAPEZOID_DECAY, rate_factor
+from headstart.training.schedule import SLANT_RATIO, TRAPEZOID_DECAY, rate_factor
 
 FALLING = ("linear", "cosine", "trapezoid")
 KINDS = (*FALLING, "constant")
@@ -49,6 +49,18 @@ def test_it_stays_in_range_and_never_jumps(kind, warmup):
 def test_after_warm_up_it_only_falls(kind, warmup, a, b):
     early, late = sorted(warmup + (1 - warmup) * part for part in (a, b))
     assert rate_factor(early, kind, warmup) >= rate_factor(late, kind, warmup) - 1e-12
+
+
+@pytest.mark.parametrize("cut_frac", [0.1, 0.25])
+def test_the_slanted_triangle_is_ulmfits(cut_frac):
+    """By the paper's own formula over 1,000 steps, equation 3, with its ratio of 32."""
+    total = 1000
+    cut = int(total * cut_frac)
+    for step in range(total + 1):
+        part = step / cut if step < cut else 1 - (step - cut) / (cut * (1 / cut_frac - 1))
+        expected = (1 + part * (SLANT_RATIO - 1)) / SLANT_RATIO
+        assert rate_factor(step / total, "slanted_triangular", cut_frac) == pytest.approx(expected)
+    assert rate_factor(0, "slanted_triangular", cut_frac) == rate_factor(1, "slanted_triangular", cut_frac) == 1 / 32
 
 
 def test_an_unknown_shape_is_refused():

@@ -1,0 +1,85 @@
+"""The whole recipe against datatrove's stock blocks, on a slice.
+
+datatrove wants packages that clash with ours (`fasttext`), so it lives in an environment of its own:
+`python -m venv dt && dt/bin/pip install 'datatrove[processing]==0.10.1' spacy`, then `--python dt/bin/python`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from corpus_slices import megabytes_of, run_ours, slices
+from side_by_side import in_turns, report
+
+THEIRS = """
+import sys
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
+from datatrove.pipeline.dedup.minhash import MinhashConfig
+from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.formatters import FTFYFormatter, PIIFormatter
+from datatrove.pipeline.readers import JsonlReader, ParquetReader
+from datatrove.pipeline.writers import JsonlWriter
+
+data, folder, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if __name__ == "__main__":
+    config = MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
+    tasks = 8
+    run = lambda name, steps, n: LocalPipelineExecutor(
+        pipeline=steps, tasks=n, workers=workers, logging_dir=f"{folder}/logs/{name}"
+    ).run()
+    run("clean", [
+        ParquetReader(data, glob_pattern="**/*.parquet"), FTFYFormatter(), GopherRepetitionFilter(),
+        GopherQualityFilter(max_doc_words=10**9), FineWebQualityFilter(), PIIFormatter(),
+        JsonlWriter(f"{folder}/clean"),
+    ], tasks)
+    run("signatures", [JsonlReader(f"{folder}/clean"), MinhashDedupSignature(f"{folder}/sig", config=config)], tasks)
+    run("buckets", [MinhashDedupBuckets(f"{folder}/sig", f"{folder}/buckets", config=config)], config.num_buckets)
+    run("clusters", [MinhashDedupCluster(f"{folder}/buckets", f"{folder}/remove", config=config)], 1)
+    kept = [JsonlReader(f"{folder}/clean"), MinhashDedupFilter(f"{folder}/remove"), JsonlWriter(f"{folder}/out")]
+    run("filter", kept, tasks)
+"""
+
+
+def run_theirs(python: str, data: Path, workers: int) -> float:
+    """Time datatrove's blocks; language and evaluation sets, which need downloads or no stock block, are left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "theirs.py"
+        script.write_text(THEIRS, encoding="utf-8")
+        began = time.monotonic()
+        subprocess.run(
+            [python, str(script), str(data), folder, str(workers)], check=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert list((Path(folder) / "out").glob("*")), "datatrove wrote nothing"
+        return time.monotonic() - began
+
+
+def main() -> None:
+    """Measure both in turns, in megabytes a second."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--megabytes", type=float, default=20)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--python", default="dt/bin/python", help="the interpreter that has datatrove")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = slices(Path(folder), 2 if options.quick else options.megabytes)
+        size = megabytes_of(data)
+        found = in_turns(
+            options.repetitions,
+            ours=lambda: size / run_ours(data)[0],
+            theirs=lambda: size / run_theirs(options.python, data, options.workers),
+        )
+        report(
+            "corpus against datatrove's blocks", found["ours"], found["theirs"], 10, "MB/s", megabytes=round(size, 1)
+        )
+
+
+if __name__ == "__main__":
+    main()

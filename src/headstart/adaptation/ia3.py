@@ -1,0 +1,45 @@
+"""(IA)³: keys, values and the feed-forward part's inner activations are rescaled by learnt vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from headstart.adaptation.peft_base import MergeSettings, PeftAdaptation
+from headstart.adaptation.targets import find
+
+if TYPE_CHECKING:
+    from peft import IA3Config
+
+
+class IA3(PeftAdaptation):
+    """Freeze the network and learn to rescale its keys, values and feed-forward activations."""
+
+    paper: ClassVar[str] = "Liu et al. 2022, T-Few"
+
+    class Config(MergeSettings):
+        """Nothing of its own to set but the rate."""
+
+        name: Literal["ia3"] = "ia3"
+        learning_rate: float | None = Field(
+            3e-3, gt=0, le=1, description="in place of training.learning_rate; Liu et al. used 3e-3"
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Remember the section of the recipe."""
+        self.config = config or IA3.Config()
+
+    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> IA3Config:
+        """Return peft's (IA)³; where queries, keys and values are one matrix, its vector rescales queries too."""
+        from peft import IA3Config
+
+        names, inner = find(model, ["key", "value", "ffn_out"]), find(model, ["ffn_out"])
+        return IA3Config(
+            target_modules=names,
+            feedforward_modules=inner,
+            fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in names),
+            **shared,
+        )

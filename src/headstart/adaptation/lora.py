@@ -1,0 +1,66 @@
+"""Low-rank adaptation: beside each frozen matrix a product of two thin ones is learnt, and added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from headstart.adaptation.base import AdaptationSettings
+from headstart.adaptation.peft_base import MergeSettings, PeftAdaptation
+from headstart.adaptation.targets import PARTS, find
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+
+class LoraSettings(AdaptationSettings):
+    """How thin the added matrices are, and beside which they stand."""
+
+    learning_rate: float | None = Field(
+        5e-4, gt=0, le=1, description="in place of training.learning_rate; Hu et al. used 4e-4 to 5e-4 on GLUE"
+    )
+    rank: int = Field(4, ge=1, description="width of the thin matrices; Hu et al. found 1 to 8 enough")
+    alpha: int = Field(8, ge=1, description="the product is scaled by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on what the thin matrices read; QLoRA used 0.05 to 0.1")
+    targets: list[str] = Field(
+        [*PARTS],
+        min_length=1,
+        description=f"{', '.join(PARTS)}, or ends of names; all by default, which matches full fine-tuning best "
+        "(Dettmers et al. 2023); Hu et al. used query and value",
+    )
+
+    def to_peft(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
+        """Return peft's config for a loaded network."""
+        from peft import LoraConfig
+
+        names = find(model, self.targets)
+        return LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=names,
+            fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in names),
+            **shared,
+        )
+
+
+class Lora(PeftAdaptation):
+    """Freeze the network and learn a low-rank update beside its matrices."""
+
+    paper: ClassVar[str] = "Hu et al. 2022, LoRA"
+
+    class Config(MergeSettings, LoraSettings):
+        """The settings of LoRA, and what is saved."""
+
+        name: Literal["lora"] = "lora"
+
+    def __init__(self, config: Config | None = None) -> None:
+        """Remember the section of the recipe."""
+        self.config = config or Lora.Config()
+
+    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
+        """Return peft's LoRA on the matrices that are meant."""
+        return self.config.to_peft(model, shared)

@@ -1,0 +1,267 @@
+"""The first task of each part: read, clean, judge, look for evaluation sets, and take fingerprints.
+
+read ─ unicode ─ language ─ quality ─ personal ─ contamination ─ documents, fingerprints, lines, dropped, rejects
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from headstart.core.config import Section
+from headstart.corpus import lines
+from headstart.corpus.batches import REJECTS, ReadBatch, read_batches
+from headstart.corpus.contamination import Contamination, ContaminationConfig
+from headstart.corpus.engine import evaluate
+from headstart.corpus.fingerprints import SignatureConfig, fingerprints, normal
+from headstart.corpus.language import Language, LanguageConfig
+from headstart.corpus.parts import PartFiles, finished, part_files
+from headstart.corpus.personal import Personal, PersonalConfig
+from headstart.corpus.quality import Quality, QualityConfig
+from headstart.corpus.receipt import REJECTS as REJECTED
+from headstart.corpus.receipt import Books
+from headstart.corpus.sources import Part, SourceConfig
+from headstart.corpus.steps import Outcome, Step, characters
+from headstart.corpus.unicode import Unicode, UnicodeConfig
+
+EXAMPLES = 10
+"""Dropped documents of each rule, in each part, of which the text is kept for a person to judge the rule by."""
+_EXAMPLE_CHARACTERS = 2000
+_LENGTH_BINS = 24
+
+
+class CleanConfig(Section):
+    """What is done to each document by itself; null leaves a step out."""
+
+    unicode: UnicodeConfig | None = Field(UnicodeConfig(), description="characters put right")
+    language: LanguageConfig | None = Field(LanguageConfig(), description="languages told, and some kept")
+    quality: QualityConfig | None = Field(QualityConfig(), description="rules that drop poor documents")
+    personal: PersonalConfig | None = Field(PersonalConfig(), description="personal data replaced")
+
+
+class PartSettings(Section):
+    """All that a task must know beside its part."""
+
+    sources: list[SourceConfig]
+    clean: CleanConfig
+    contamination: ContaminationConfig | None
+    signature: SignatureConfig
+    longest_mb: float
+    folder: Path
+    """Where parts are written."""
+    table: Path
+    """Where the n-grams of evaluation sets lie."""
+
+
+def clean_part(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean one part, unless it is finished, and return its books."""
+    settings = _settings(task["settings"])
+    part, folder = Part(**task["part"]), settings.folder / "clean"
+    before = finished(folder, part.number)
+    if before is not None:
+        return before
+    note: dict[str, Any] = {}
+    with part_files(folder, part.number, note) as files:
+        note |= _Cleaner(settings, part, files).run()
+    return note
+
+
+@lru_cache(maxsize=4)
+def _settings(text: str) -> PartSettings:
+    return PartSettings.model_validate_json(text)
+
+
+@lru_cache(maxsize=4)
+def _steps(settings_text: str) -> tuple[Step, ...]:
+    """Build the steps once for a worker process."""
+    settings = _settings(settings_text)
+    clean, exempt = settings.clean, {source.name: source.without for source in settings.sources if source.without}
+    steps: list[Step] = []
+    if clean.unicode is not None:
+        steps.append(Unicode(clean.unicode))
+    if clean.language is not None:
+        steps.append(Language(clean.language))
+    if clean.quality is not None:
+        steps.append(Quality(clean.quality, exempt))
+    if clean.personal is not None:
+        steps.append(Personal(clean.personal))
+    steps.append(_Normal())
+    if settings.contamination is not None:
+        steps.append(Contamination(settings.contamination, settings.table))
+    return tuple(steps)
+
+
+class _Normal:
+    """Adds the normal form, which evaluation sets and duplicates are told by; drops nothing and keeps no books."""
+
+    name = ""
+
+    def apply(self, table: pa.Table) -> Outcome:
+        from daft import col
+
+        made = evaluate(table.select(["text"]), {"normal": normal(col("text"))})
+        return Outcome(table.append_column("normal", made["normal"]))
+
+
+class _Cleaner:
+    """The state of one part on its way."""
+
+    def __init__(self, settings: PartSettings, part: Part, files: PartFiles) -> None:
+        self.settings, self.part, self.files = settings, part, files
+        self.source = next(source for source in settings.sources if source.name == part.source)
+        self.steps = _steps(settings.model_dump_json())
+        self.books, self.number = Books(), 0
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.facts: dict[str, Counter[str]] = {name: Counter() for name in ("languages", "domains", "lengths")}
+        self.shown: Counter[str] = Counter()
+        self.first_reject = ""
+        for step in self.steps:
+            if isinstance(step, Contamination):
+                step.found.clear()
+
+    def run(self) -> dict[str, Any]:
+        """Clean the part batch by batch and return its note."""
+        self.files.write("rejects", REJECTS.empty_table())
+        self._write_dropped("read.empty", self._opened(ReadBatch()))
+        batches = read_batches(self.part, self.source, int(self.settings.longest_mb * 1e6))
+        while (batch := self._timed("read", lambda: next(batches, None))) is not None:
+            self._batch(batch)
+        if not self.number:
+            self._keep(self._cleaned(self._opened(ReadBatch())))
+        self.books.check()
+        found = [item for step in self.steps if isinstance(step, Contamination) for item in sorted(step.found)]
+        return {
+            "part": self.part.number,
+            "source": self.part.source,
+            "books": self.books.to_json(),
+            "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            "facts": {name: dict(sorted(counts.items())) for name, counts in self.facts.items()},
+            "items_found": found,
+            "first_reject": self.first_reject,
+            "documents": self.number,
+        }
+
+    def _batch(self, batch: ReadBatch) -> None:
+        kept = self._cleaned(self._opened(batch))
+        if len(kept):
+            self._keep(kept)
+
+    def _opened(self, batch: ReadBatch) -> pa.Table:
+        """Book what was read, and put rejects and empty rows aside."""
+        books = self.books["read"]
+        books.rows_in += batch.rows
+        if batch.rejects:
+            first = batch.rejects[0]
+            self.first_reject = self.first_reject or f"{first['file']}, {first['place']}: {first['reason']}"
+            books.dropped[REJECTED] += sum(reject["rows"] for reject in batch.rejects)
+            self.files.write("rejects", pa.Table.from_pylist(batch.rejects, REJECTS))
+        source = pa.array([self.part.source] * len(batch.table), pa.string())
+        table = batch.table.append_column("source", source)
+        empty = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(table["text"])), 0)
+        number = int(pc.sum(empty).as_py() or 0)
+        if number:
+            books.dropped["read.empty"] += number
+            self._write_dropped("read.empty", table.filter(empty))
+            table = table.filter(pc.invert(empty))
+        size = characters(table)
+        books.rows_out, books.characters_in = books.rows_out + len(table), books.characters_in + size
+        books.characters_out += size
+        return table
+
+    def _cleaned(self, table: pa.Table) -> pa.Table:
+        for step in self.steps:
+            outcome = self._timed(step.name or "fingerprints", partial(step.apply, table))
+            if not step.name:
+                table = outcome.table
+                continue
+            books, rows, size = self.books[step.name], len(table), characters(table)
+            table = outcome.table
+            if outcome.verdict is not None and outcome.verdict.null_count < rows:
+                for rule in pc.unique(outcome.verdict).drop_null().to_pylist():
+                    dropped = table.filter(pc.equal(outcome.verdict, rule))
+                    books.dropped[rule] += len(dropped)
+                    self._write_dropped(rule, dropped)
+                table = table.filter(pc.is_null(outcome.verdict))
+            books.rows_in, books.rows_out = books.rows_in + rows, books.rows_out + len(table)
+            books.characters_in, books.characters_out = (
+                books.characters_in + size,
+                books.characters_out + characters(table),
+            )
+            books.counts.update(outcome.counts)
+        return table
+
+    def _write_dropped(self, rule: str, table: pa.Table) -> None:
+        """Note which documents a rule dropped, the text of a few with them."""
+        room = max(0, EXAMPLES - self.shown[rule])
+        self.shown[rule] += min(room, len(table))
+        heads = pc.utf8_slice_codeunits(table["text"].slice(0, room), 0, _EXAMPLE_CHARACTERS)
+        shown = pa.concat_arrays([heads.combine_chunks(), pa.nulls(len(table) - len(heads), pa.large_string())])
+        columns = {
+            "id": table["id"],
+            "source": table["source"],
+            "rule": pa.array([rule] * len(table), pa.string()),
+            "characters": pc.utf8_length(table["text"]).cast(pa.int64()),
+            "text": shown,
+        }
+        self.files.write("dropped", pa.table(columns))
+
+    def _keep(self, table: pa.Table) -> None:
+        """Write the documents that are left, and what duplicates and repeated lines are told by."""
+        first = (self.part.number << 32) + self.number
+        doc = pa.array(np.arange(first, first + len(table), dtype=np.int64))
+        language = table["language"] if "language" in table.column_names else pa.nulls(len(table), pa.string())
+        size = pc.utf8_length(table["text"]).cast(pa.int64())
+        marks = self._timed("fingerprints", lambda: fingerprints(table["normal"], self.settings.signature))
+        told = {"doc": doc, "source": table["source"], "language": language, "characters": size}
+        self.files.write("fingerprints", pa.table({**told, **{name: marks[name] for name in marks.column_names}}))
+        sets = table["evaluation_sets"] if "evaluation_sets" in table.column_names else _no_sets(len(table))
+        self.files.write(
+            "documents",
+            pa.table(
+                {
+                    "doc": doc, "id": table["id"], "source": table["source"], "url": table["url"],
+                    "language": language, "evaluation_sets": sets, "key": marks["key"], "text": table["text"],
+                }
+            ),
+        )  # fmt: skip
+        self.files.write("lines", lines.hashed(doc, table["text"]))
+        self.number += len(table)
+        self.facts["languages"].update(language.to_pylist() if language.null_count < len(table) else [])
+        self.facts["lengths"].update(_binned(size))
+        self.facts["domains"].update(_domain(url) for url in table["url"].drop_null().to_pylist())
+
+    def _timed(self, name: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.seconds[name] += time.perf_counter() - started
+
+
+def _no_sets(rows: int) -> pa.Array:
+    return pa.array([[]] * rows, pa.list_(pa.string()))
+
+
+def _binned(sizes: pa.ChunkedArray) -> Counter[str]:
+    """Count documents by length, in powers of two of characters."""
+    numbers = sizes.to_numpy()
+    bins = np.minimum(np.log2(np.maximum(numbers, 1)).astype(np.int64), _LENGTH_BINS)
+    found, counts = np.unique(bins, return_counts=True)
+    return Counter({str(2**place): int(count) for place, count in zip(found.tolist(), counts.tolist(), strict=True)})
+
+
+def _domain(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").removeprefix("www.")
+    except ValueError:
+        return ""

@@ -1,0 +1,166 @@
+"""Evaluation sets in the corpus: n-grams of theirs that a document holds, as GPT-3 looked for them.
+
+Their n-grams are hashed into one table before the corpus is read. An item shorter than n words is looked for as a
+whole, down to a least length; GPT-3 let n vary between 8 and 13 words in the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field, field_validator
+
+from headstart.core.config import Section
+from headstart.core.contracts import Bools, Ints
+from headstart.core.errors import DataError
+from headstart.corpus.engine import evaluate
+from headstart.corpus.fingerprints import normal
+from headstart.corpus.formats import READERS, Reading, Row, Unreadable, suffix_of
+from headstart.corpus.readers import expand
+from headstart.corpus.shingles import Hashes, ngrams, words_of
+from headstart.corpus.steps import Outcome
+
+_SIEVE_BITS = 24
+
+
+class EvaluationSet(Section):
+    """One set whose items must not be in the corpus."""
+
+    name: str = Field(pattern=r"^[\w.-]+$", description="the set's name in the datasheet")
+    files: list[str] = Field(min_length=1, description="paths or globs of parquet, jsonl, csv or text files")
+    text: list[str] = Field(["text"], min_length=1, description="columns to look for, each by itself")
+
+    @field_validator("text", "files", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: object) -> object:
+        return [str(value)] if isinstance(value, str | Path) else value
+
+
+class ContaminationConfig(Section):
+    """Which evaluation sets are looked for, and what is done with what holds them."""
+
+    sets: list[EvaluationSet] = Field(min_length=1, description="the evaluation sets")
+    words: int = Field(13, ge=3, le=50, description="words in a row that tell; GPT-3 used 13")
+    least_words: int = Field(8, ge=3, description="a shorter item cannot be told from common speech")
+    hits: int = Field(1, ge=1, description="different n-grams of the sets in one document from which on it counts")
+    action: Literal["drop", "mark"] = Field("drop", description="drop such documents, or only mark and count them")
+
+
+class Contamination:
+    """Find documents that hold items of evaluation sets."""
+
+    paper: ClassVar[str] = "Brown et al. 2020, GPT-3, appendix C"
+    name = "contamination"
+
+    def __init__(self, config: ContaminationConfig, table: Path) -> None:
+        """Load the table that `write_table` made."""
+        self.config = config
+        made = pq.read_table(table)
+        self.hashes: Hashes = made["hash"].to_numpy()
+        self.items: Ints = made["item"].to_numpy().astype(np.int64)
+        self.sets: Ints = made["set"].to_numpy().astype(np.int64)
+        self.lengths = sorted(set(made["words"].to_pylist()))
+        self.found: set[int] = set()
+        """Numbers of the items that were met, for the counts by set."""
+        self._sieve: Bools = np.zeros(1 << _SIEVE_BITS, dtype=bool)
+        self._sieve[_slots(self.hashes)] = True
+
+    def apply(self, table: pa.Table) -> Outcome:
+        """Return the batch with a column of the sets that each document holds items of, and a verdict."""
+        owners, places = self._hits(table["normal"])
+        # One hit for each different n-gram of a document.
+        unique = np.unique(np.stack([owners, self.hashes[places].view(np.int64)]), axis=1)[0] if len(owners) else owners
+        held = np.bincount(unique, minlength=len(table)) >= self.config.hits
+        counts: Counter[str] = Counter()
+        names = [entry.name for entry in self.config.sets]
+        marks: list[list[str]] = [[] for _ in range(len(table))]
+        for number, name in enumerate(names):
+            hit = np.unique(owners[self.sets[places] == number])
+            hit = hit[held[hit]]
+            counts[f"documents with {name}"] += len(hit)
+            for row in hit:
+                marks[row].append(name)
+        self.found.update(self.items[places[held[owners]]].tolist() if len(owners) else [])
+        marked = table.append_column("evaluation_sets", pa.array(marks, pa.list_(pa.string())))
+        verdict = pc.if_else(pa.array(held), "contamination", pa.scalar(None, pa.string()))
+        return Outcome(marked, verdict if self.config.action == "drop" else None, counts)
+
+    def _hits(self, normals: pa.ChunkedArray) -> tuple[Ints, Ints]:
+        """Return the number of the document and the place in the table, for each n-gram that stands in it."""
+        words = words_of(normals)
+        owners_of_words = words.owners
+        owners, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for length in self.lengths:
+            hashes, starts = ngrams(words, length)
+            maybe = self._sieve[_slots(hashes)]
+            hashes, starts = hashes[maybe], starts[maybe]
+            first, last = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
+            # An n-gram that several items share is a hit for each of them.
+            counts = last - first
+            owners.append(np.repeat(owners_of_words[starts], counts))
+            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            places.append(np.repeat(first, counts) + offsets)
+        return np.concatenate(owners), np.concatenate(places)
+
+
+def _slots(hashes: Hashes) -> Ints:
+    return (hashes >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)
+
+
+def write_table(config: ContaminationConfig, path: Path) -> list[dict[str, int | str]]:
+    """Write the n-grams of all sets, sorted by hash, and return how many items each has and how many are too short."""
+    from daft import col
+
+    hashes, items, sets, lengths = [], [], [], []
+    facts: list[dict[str, int | str]] = []
+    number = 0
+    for place, entry in enumerate(config.sets):
+        texts = _texts(entry)
+        words = words_of(evaluate(pa.table({"text": texts}), {"normal": normal(col("text"))})["normal"])
+        counts = np.diff(words.starts)
+        short = counts < config.least_words
+        for length in range(min(config.least_words, config.words), config.words + 1):
+            found, starts = ngrams(words, length)
+            owners = words.owners[starts]
+            mine = counts[owners] >= config.words if length == config.words else counts[owners] == length
+            hashes.append(found[mine])
+            items.append(owners[mine] + number)
+            sets.append(np.full(mine.sum(), place))
+            lengths.append(np.full(mine.sum(), length))
+        facts.append({"set": entry.name, "items": len(texts), "too_short": int(short.sum()), "first_item": number})
+        number += len(texts)
+    joined = [np.concatenate(column) for column in (hashes, items, sets, lengths)]
+    order = np.argsort(joined[0], kind="stable")
+    columns = dict(zip(("hash", "item", "set", "words"), (column[order] for column in joined), strict=True))
+    pq.write_table(pa.table(columns), path)
+    return facts
+
+
+def _texts(entry: EvaluationSet) -> list[str]:
+    """Return the items of a set: each row of each column."""
+    texts: list[str] = []
+    for path in expand(entry.files):
+        reader = READERS.get(suffix_of(path.name))
+        if reader is None:
+            raise DataError(f"{path} has a suffix that no reader knows", do="Convert the evaluation set to jsonl")
+        for column in entry.text:
+            texts += _filled(reader(str(path), Reading(column)))
+    return texts
+
+
+def _filled(rows: Iterator[Row]) -> list[str]:
+    """Return the texts of rows that hold some; an evaluation set that cannot be read is an error."""
+    found: list[str] = []
+    for row in rows:
+        if not isinstance(row.value, Unreadable):
+            found += [row.value] if row.value.strip() else []
+        elif row.value.error is not None:
+            raise row.value.error
+    return found

@@ -1,0 +1,153 @@
+"""Daft, the engine: expressions on one batch, tasks in processes, frames over files; here or on a Ray cluster.
+
+Work on texts comes as tasks, one for each part of the corpus: a task reads its part, evaluates the rules as native
+expressions batch by batch, and writes its own files, so no text passes through the driver and a finished part stays
+finished. What needs all documents at once (duplicates, lines) are frames over the small tables that the tasks wrote.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from headstart.core import errors
+from headstart.core.config import Section
+from headstart.core.errors import HeadstartError, ResourceError
+
+if TYPE_CHECKING:
+    import daft
+    from daft import DataFrame, Expression
+
+# Nothing is reported to anyone, and progress is told in our own lines.
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+
+
+class EngineConfig(Section):
+    """Where the work is done."""
+
+    runner: Literal["native", "ray"] = Field("native", description="this machine, or a Ray cluster")
+    address: str | None = Field(None, description="the cluster's address; a local one is started where none is given")
+    workers: int | None = Field(None, ge=1, description="tasks at a time; the number of cores where none is given")
+
+
+def load() -> Any:
+    """Import Daft, or say how to install it."""
+    try:
+        import daft
+    except ImportError as error:
+        raise ResourceError(
+            "cleaning a corpus needs Daft, which is not installed",
+            allowed="pretrain reads text files without it",
+            do="pip install 'headstart[corpus]'",
+        ) from error
+    return daft
+
+
+def start(config: EngineConfig) -> None:
+    """Choose the runner of this process, once."""
+    daft = load()
+    if config.runner == "native":
+        daft.set_runner_native()
+        return
+    try:
+        import ray
+    except ImportError as error:
+        raise ResourceError("the runner `ray` needs Ray, which is not installed", do="pip install ray") from error
+    if not ray.is_initialized():
+        own = {"num_cpus": workers(config), "include_dashboard": False, "log_to_driver": False}
+        ray.init(address=config.address) if config.address else ray.init(**own)
+    daft.set_runner_ray()
+
+
+def workers(config: EngineConfig) -> int:
+    """Return how many tasks run at a time: as the recipe says, or one for each core that is ours to use."""
+    return config.workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def evaluate(table: pa.Table, expressions: Mapping[str, Expression]) -> pa.Table:
+    """Evaluate native expressions over the columns of one batch and return the results under their names."""
+    from daft.expressions import ExpressionsProjection
+    from daft.recordbatch import RecordBatch
+
+    batch = RecordBatch.from_arrow_table(table)
+    chosen = ExpressionsProjection([expression.alias(name) for name, expression in expressions.items()])
+    return batch.eval_expression_list(chosen).to_arrow_table()
+
+
+def run_tasks(function: str, tasks: Sequence[Mapping[str, Any]], config: EngineConfig) -> Iterator[dict[str, Any]]:
+    """Run "module:function" on each task in worker processes, and yield what each returns as it is finished.
+
+    Tasks and results are plain JSON. What a task raises is raised here, with its words where they are meant for people.
+    """
+    daft = load()
+    frame = daft.from_pydict({"task": [json.dumps(task) for task in tasks]})
+    if config.runner == "ray":
+        frame = frame.into_partitions(len(tasks))
+        # Not an actor pool: on a small cluster its actors and the tasks that feed them wait for each other's cores.
+        call = daft.func.batch(return_dtype=daft.DataType.string(), use_process=True, batch_size=1)(_Caller(function))
+    else:
+        call = _pool(daft, function, min(workers(config), len(tasks)))
+    for batch in frame.select(call(daft.col("task")).alias("result")).to_arrow_iter():
+        for answer in batch.to_pydict()["result"]:
+            result = json.loads(answer)
+            if "error" in result:
+                _raise(result["error"])
+            yield result["value"]
+
+
+class _Caller:
+    """Calls a function by its name on each task of a batch; a name, so that nothing of ours is pickled by value."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.__name__ = self.__qualname__ = function.rpartition(":")[2]
+
+    def __call__(self, tasks: Any) -> list[str]:
+        return [call(self.function, task) for task in tasks.to_pylist()]
+
+
+def call(function: str, task: str) -> str:
+    """Call "module:function" on a task and return its value, or its error, as JSON."""
+    module, _, name = function.partition(":")
+    try:
+        return json.dumps({"value": getattr(importlib.import_module(module), name)(json.loads(task))})
+    except HeadstartError as error:
+        told = {"found": error.found, "allowed": error.allowed, "do": error.do}
+        return json.dumps({"error": {"kind": type(error).__name__, **told}})
+    except Exception:
+        return json.dumps({"error": {"traceback": traceback.format_exc()}})
+
+
+def _pool(daft: Any, function: str, count: int) -> Callable[..., Any]:
+    class Worker:
+        def __init__(self) -> None:
+            self.caller = _Caller(function)
+
+        @daft.method.batch(return_dtype=daft.DataType.string(), batch_size=1)  # type: ignore[untyped-decorator]
+        def run(self, tasks: daft.Series) -> list[str]:
+            return self.caller(tasks)
+
+    pool = daft.cls(Worker, use_process=True, max_concurrency=count)
+    return pool().run  # type: ignore[no-any-return]
+
+
+def _raise(error: Mapping[str, str]) -> None:
+    if "traceback" in error:
+        raise RuntimeError("a task of the corpus failed:\n" + error["traceback"])
+    kind: type[HeadstartError] = getattr(errors, error["kind"])
+    raise kind(error["found"], allowed=error["allowed"], do=error["do"])
+
+
+def frame(folder: Path, *columns: str) -> DataFrame:
+    """Return a lazy frame over the parquet files of a folder."""
+    found = load().read_parquet(f"{folder}/*.parquet")
+    return found.select(*columns) if columns else found

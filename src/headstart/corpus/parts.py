@@ -1,0 +1,80 @@
+"""The files that a task writes for its part: all of them and then a marker, or nothing that counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headstart.core import artifact
+
+
+def marker(folder: Path, number: int) -> Path:
+    """Return where a part's completion is noted."""
+    return folder / f"part-{number:05d}.json"
+
+
+def finished(folder: Path, number: int) -> dict[str, Any] | None:
+    """Return what a finished part noted, or None."""
+    try:
+        noted: dict[str, Any] = json.loads(marker(folder, number).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return noted
+
+
+class PartFiles:
+    """Parquet files of one part, one for each kind of table, written batch by batch."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """Choose names that no other process uses, so that a run killed and begun anew is not in our way."""
+        self.folder, self.name = folder, f"part-{number:05d}.parquet"
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self._staging: dict[str, Path] = {}
+
+    def write(self, kind: str, table: pa.Table) -> None:
+        """Append a batch to the file of a kind; the same batches make the same bytes."""
+        if kind not in self._writers:
+            (self.folder / kind).mkdir(parents=True, exist_ok=True)
+            self._staging[kind] = self.folder / kind / f".{self.name}.{os.getpid()}"
+            self._writers[kind] = pq.ParquetWriter(
+                self._staging[kind], table.schema, compression="zstd", write_statistics=True
+            )
+        self._writers[kind].write_table(table)
+
+    def commit(self) -> None:
+        """Close all files, flush them and give them their names."""
+        for kind, writer in self._writers.items():
+            writer.close()
+            artifact.flush(self._staging[kind])
+            os.replace(self._staging[kind], self.folder / kind / self.name)
+
+    def abandon(self) -> None:
+        """Close and remove what was written."""
+        for kind, writer in self._writers.items():
+            writer.close()
+            self._staging[kind].unlink(missing_ok=True)
+
+
+@contextmanager
+def part_files(folder: Path, number: int, note: dict[str, Any]) -> Iterator[PartFiles]:
+    """Open a part's files; on leaving they get their names, and then `note` is written as the marker."""
+    files = PartFiles(folder, number)
+    try:
+        yield files
+        files.commit()
+    except BaseException:
+        files.abandon()
+        raise
+    path = marker(folder, number)
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    staging.write_text(json.dumps(note, sort_keys=True) + "\n", encoding="utf-8")
+    artifact.flush(staging)
+    os.replace(staging, path)
+    artifact.flush(folder)

@@ -1,0 +1,39 @@
+"""What an adaptation cost: how much of what a body could do before it still can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """A number that tells what a body can do, before an adaptation and after it."""
+
+    what: str
+    """What is measured, as a table's head says it."""
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """Return what the adaptation added to the number."""
+        return self.after - self.before
+
+
+def before_and_after(
+    what: str, model: Any, value_of: Callable[[Any], float], of_checkpoint: Callable[[], float]
+) -> Forgetting:
+    """Measure a body as it was and as an adaptation left it.
+
+    An adapter of peft's is switched off for the number before, so that what else was done to the body beneath it, such
+    as quantisation, counts on both sides. Other models are compared with the checkpoint itself.
+    """
+    switched_off = getattr(model, "disable_adapter", None)
+    if switched_off is None:
+        before = of_checkpoint()
+    else:
+        with switched_off():
+            before = value_of(model)
+    return Forgetting(what, before, value_of(model))

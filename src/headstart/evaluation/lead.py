@@ -1,0 +1,41 @@
+"""The beginning of the source as the answer: the baseline that summaries are measured against."""
+
+from __future__ import annotations
+
+import time
+
+from headstart.core import registry
+from headstart.core.contracts import Examples
+from headstart.core.errors import DataError
+from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.metrics import about
+from headstart.evaluation.overlap import sentences
+
+_MOST = 3
+"""LEAD-3 is the usual baseline for news; one sentence is enough where the targets are short."""
+
+
+def lead(train: Examples, validation: Examples, test: Examples, *, metric: str, seed: int) -> BaselineResult:
+    """The first sentences of the source, one to three of them as suits the validation rows best.
+
+    For a translation it is the source as it stands. The training rows and the seed are not used.
+    Paper: See et al. 2017 (lead-3); Nenkova 2005
+    """
+    started = time.perf_counter()
+    kind = about(metric).of
+    if kind != "text":
+        raise Unsuited(f"it repeats the beginning of a text, and the gold values are of the kind {kind!r}")
+    source = next((name for name, values in test.columns.items() if all(isinstance(v, str) for v in values)), None)
+    if source is None:
+        raise Unsuited("it repeats the beginning of a text, and no column holds texts")
+    if not len(validation):
+        raise DataError("the lead baseline has no validation rows", do="It chooses by them how many sentences to take")
+    measure = registry.resolve("metrics", metric)
+    scores = {n: measure(validation.labels, _leads(validation, source, n)) for n in range(1, _MOST + 1)}
+    best = max(scores, key=lambda n: scores[n])
+    chosen = {"sentences": best, f"validation_{metric}": float(scores[best])}
+    return BaselineResult(_leads(test, source, best), chosen, time.perf_counter() - started)
+
+
+def _leads(rows: Examples, source: str, count: int) -> list[str]:
+    return [" ".join(sentences(text)[:count]) for text in rows.columns[source]]

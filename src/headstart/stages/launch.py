@@ -1,0 +1,54 @@
+"""Several processes on this machine that train together, started, watched and restarted by torch's elastic agent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from headstart.core import artifact
+
+LAUNCHED = "HEADSTART_LAUNCHED"
+"""Set for the processes that are started here. Asked to stop, they leave with 0: any other code starts them again."""
+GO_ON = 75
+"""The code that says "stopped, and the same command goes on" (EX_TEMPFAIL of sysexits.h)."""
+_FAREWELL_SECONDS = 300
+"""How long processes may take to save once they are asked to stop."""
+
+
+def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 0) -> int:
+    """Run `headstart` with some arguments in several processes; returns the code to leave with.
+
+    A process that dies takes the others down, and all start again from the last checkpoint, `restarts` times at most.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from headstart.training.world import cores
+
+    os.environ[LAUNCHED] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+    # On gloo, a restart over the agent's own store hung in about half of the tries (cf. pytorch#135712).
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_FAREWELL_SECONDS))
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+    )
+    try:
+        elastic_launch(settings, sys.executable)("-u", "-m", "headstart", *arguments)
+    except SignalException:
+        return GO_ON
+    except ChildFailedError as failed:
+        code = failed.get_first_failure()[1].exitcode
+        return code if code > 0 else 1
+    return 0 if artifact.is_complete(output) else GO_ON

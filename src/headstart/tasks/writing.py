@@ -1,0 +1,132 @@
+"""What tasks share whose answer is written token by token, by an encoder-decoder or a decoder.
+
+An encoder-decoder reads the source and writes the target. A decoder reads the source and goes on with the target after
+a space; its loss is on the target alone, and what it is to continue is padded on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headstart.core.config import Section
+from headstart.core.contracts import Batch, Feature, Reading
+from headstart.tasks.base import BaseTask, Padding, stack
+from headstart.tasks.source import beneath
+
+
+class WritingSettings(Section):
+    """How long a target is, and how one is searched for; names are those of transformers' GenerationConfig."""
+
+    max_target: int = Field(64, ge=2, description="tokens of the longest target: cut in training, the end of writing")
+    num_beams: int = Field(1, ge=1, description="beams of the search for the likeliest text; 1: greedy")
+    length_penalty: float = Field(1.0, description="with beams: above 0 favours long texts, below 0 short ones")
+    no_repeat_ngram_size: int = Field(0, ge=0, description="no run of so many tokens is written twice; 0: any may be")
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the arguments of transformers' generate; what a checkpoint was once told to write does not count."""
+        fixed = {"do_sample": False, "min_length": 0, "temperature": None, "top_k": None, "top_p": None}
+        search = {"num_beams": self.num_beams, "no_repeat_ngram_size": self.no_repeat_ngram_size}
+        return fixed | search | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
+
+
+class WritingTask(BaseTask):
+    """The answers of a task that writes texts; a subclass says which, by `encode`, `decode` and its columns."""
+
+    paddings: ClassVar[Mapping[str, Padding]] = {
+        "input_ids": Padding(mask="attention_mask"),
+        "labels": Padding(-100),
+        "end": Padding(0),
+        "room": Padding(0),
+    }
+
+    def auto_class(self, family: str) -> str:
+        """Name the language models of the two families."""
+        return "AutoModelForCausalLM" if family == "decoder" else "AutoModelForSeq2SeqLM"
+
+    def prepare_head(self, model: PreTrainedModel) -> None:
+        """Let the saved model write as this task does, unless it is told otherwise."""
+        settings: Any = beneath(model).generation_config
+        settings.update(**self.config.keywords(), max_new_tokens=self.config.max_target, max_length=None)
+
+    def written(self, sources: Sequence[str], targets: Sequence[str] | None, reading: Reading) -> list[Feature]:
+        """Return the features of some texts: with targets to train on, without them to be answered."""
+        tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
+        decodes = reading.family == "decoder"
+        room = min(self.config.max_target, reading.max_length // 2)
+        most = reading.max_length - room if decodes else reading.max_length
+        read = tokenizer(list(sources), truncation=True, max_length=most, return_attention_mask=False)["input_ids"]
+        if decodes:
+            # The end of the text is what the model is to write.
+            read = [ids[:-1] if ids and ids[-1] == end else ids for ids in read]
+            first = end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+            read = [ids or [first] for ids in read]
+        features: list[Feature] = [{"input_ids": ids, "end": end, "room": room} for ids in read]
+        for feature, target in zip(features, targets or (), strict=targets is not None):
+            ids = self._target(target, reading)[:room]
+            before = len(feature["input_ids"]) if decodes else 0
+            feature["labels"] = [-100] * before + ids
+            if decodes:
+                feature["input_ids"] = feature["input_ids"] + ids
+        return features
+
+    def collate(self, features: Sequence[Feature], reading: Reading) -> Batch:
+        """Pad and stack; what a decoder is to continue must stand at the right, next to what it writes."""
+        batch = dict(super().collate(features, reading))
+        if reading.family == "decoder" and "labels" not in batch:
+            ids = [feature["input_ids"] for feature in features]
+            batch["input_ids"] = stack(ids, reading.pad, "left")
+            batch["attention_mask"] = stack([[1] * len(row) for row in ids], 0, "left")
+        return batch
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return cross-entropy, summed over the targets' tokens."""
+        labels, inputs = batch["labels"], {name: batch[name] for name in ("input_ids", "attention_mask")}
+        if model.config.is_encoder_decoder:
+            network: Any = model
+            inputs["decoder_input_ids"] = network.prepare_decoder_input_ids_from_labels(labels=labels)
+        # Virtual tokens of peft's stand before those of the batch.
+        logits = model(**inputs).logits[:, -labels.shape[1] :].float()
+        if not model.config.is_encoder_decoder:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+    def tokens(self, batch: Batch) -> int:
+        """Return the number of tokens that are read, by an encoder-decoder's two sides together."""
+        targets, read = batch.get("labels"), batch["input_ids"].numel()
+        # A decoder's targets lie among its inputs, and its labels have their shape.
+        return read if targets is None or targets.shape == batch["input_ids"].shape else read + targets.numel()
+
+    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
+        """Let the model write, and return the ids up to the end of the text."""
+        network: Any = model
+        end = int(batch["end"][0])
+        found = network.generate(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], eos_token_id=end, pad_token_id=end,
+            max_new_tokens=int(batch["room"].max()), max_length=None, **self.config.keywords(),
+        )  # fmt: skip
+        new = found[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
+        return [ids[: ids.index(end)] if end in ids else ids for ids in new]
+
+    def _target(self, text: str, reading: Reading) -> list[int]:
+        tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
+        if reading.family == "decoder":
+            return [*tokenizer(" " + text, add_special_tokens=False)["input_ids"], end]
+        ids: list[int] = tokenizer(text_target=text)["input_ids"]
+        return ids if ids and ids[-1] == end else [*ids, end]
+
+
+def end_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the token that ends a text: [SEP] where a tokenizer names no other."""
+    found: int = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    return found
+
+
+def text_of(ids: Sequence[int], reading: Reading) -> str:
+    """Return written ids as text."""
+    return str(reading.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()

@@ -1,0 +1,216 @@
+"""A process that has loaded Headstart once and forks it, so that hundreds of real runs start at once.
+
+A child is the command line in a process of its own, to be killed, stopped and traced like any other; only the six
+seconds of imports are spared. `Nursery` is the client; run as a script, this file is the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Child:
+    """One process of the nursery."""
+
+    nursery: Nursery
+    pid: int
+    log: Path
+
+    def wait(self, timeout: float = 240.0) -> int:
+        """Return the exit code; negative for a signal."""
+        deadline = time.monotonic() + timeout
+        while self.pid not in self.nursery.codes:
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                raise TimeoutError(f"process {self.pid} hangs: {self.said()}")
+            self.nursery.listen(0.05)
+        return self.nursery.codes[self.pid]
+
+    @property
+    def is_alive(self) -> bool:
+        self.nursery.listen(0.0)
+        return self.pid not in self.nursery.codes
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended in between."""
+        if self.is_alive:
+            os.kill(self.pid, number)
+
+    def said(self) -> str:
+        """Return what it wrote to its standard streams."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+
+
+class Nursery:
+    """Starts runs; a context manager, since it is a process."""
+
+    def __init__(self, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.logs, self.codes, self._count = logs, {}, 0
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, __file__]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, bufsize=1
+        )
+        self._said: list[Any] = []
+        self._expect("ready")
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, code: str = "",
+        limits: Mapping[str, int] | None = None,
+    ) -> Child:  # fmt: skip
+        """Start the command line with some arguments; `code` is run before, in the child alone, to lay a trap."""
+        self._count += 1
+        log = self.logs / f"{self._count:04d}.log"
+        request = {
+            "arguments": list(arguments), "environment": dict(environment or {}), "log": str(log), "code": code,
+            "limits": dict(limits or {}),
+        }  # fmt: skip
+        self.process.stdin.write(json.dumps(request) + "\n")
+        return Child(self, self._expect("started"), log)
+
+    def run(self, arguments: Sequence[str], expect: int = 0, **more: Any) -> Child:
+        """Run the command line to its end."""
+        child = self.start(arguments, **more)
+        code = child.wait()
+        assert code == expect, f"left with {code}, not {expect}: {' '.join(arguments)}\n{child.said()}"
+        return child
+
+    def ranks(self, arguments: Sequence[str], count: int, **more: Any) -> list[Child]:
+        """Start several processes that train together, as torchrun would, without its agent."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [
+            {name: str(value) for name, value in {**shared, "RANK": r, "LOCAL_RANK": r}.items()} for r in range(count)
+        ]
+        return [self.start(arguments, environment=rank, **more) for rank in ranks]
+
+    def listen(self, timeout: float) -> None:
+        """Take in what the server says: who has ended, and how."""
+        while select.select([self.process.stdout], [], [], timeout)[0]:
+            line = self.process.stdout.readline()
+            if not line:
+                raise RuntimeError("the nursery has died")
+            word, *values = json.loads(line)
+            if word == "ended":
+                self.codes[values[0]] = values[1]
+            else:
+                self._said.append((word, *values))
+            timeout = 0.0
+
+    def _expect(self, word: str) -> Any:
+        deadline = time.monotonic() + 300
+        while not self._said:
+            assert time.monotonic() < deadline, f"the nursery does not say {word!r}"
+            self.listen(0.5)
+        said, *values = self._said.pop(0)
+        assert said == word
+        return values[0] if values else None
+
+
+def _serve() -> None:
+    """Fork a child for each line of standard input, and say how each ends."""
+    import torch
+    import transformers
+
+    import headstart.stages.doctor
+    import headstart.stages.finetune
+    import headstart.stages.pretrain
+    import headstart.training.sharding  # noqa: F401
+
+    for name in ("ModernBertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "AutoModelForMaskedLM"):
+        getattr(transformers, name)
+    torch.set_num_threads(1)
+    _say("ready")
+    alive = True
+    waiting = b""
+    while alive or _children:
+        if alive and select.select([0], [], [], 0.02)[0]:
+            piece = os.read(0, 1 << 16)
+            alive = bool(piece)
+            waiting += piece
+        elif not alive:
+            for pid in _children:
+                os.kill(pid, signal.SIGKILL)
+        *lines, waiting = waiting.split(b"\n")
+        for line in lines:
+            _fork(json.loads(line))
+        for pid in list(_children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                _children.remove(pid)
+                _say("ended", pid, os.waitstatus_to_exitcode(status))
+
+
+_children: list[int] = []
+
+
+def _say(*words: Any) -> None:
+    os.write(1, (json.dumps(words) + "\n").encode())
+
+
+def _fork(request: dict[str, Any]) -> None:
+    pid = os.fork()
+    if pid:
+        _children.append(pid)
+        _say("started", pid)
+        return
+    code = 1
+    try:
+        os.setsid()
+        os.environ.update(request["environment"])
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(number, target)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _limit(request["limits"])
+        exec(compile(request["code"], "<trap>", "exec"), {})
+        # The number of ranks is read when the module is loaded.
+        sys.modules.pop("headstart.cli", None)
+        from headstart.cli import main
+
+        main(request["arguments"])
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _limit(limits: Mapping[str, int]) -> None:
+    import resource
+
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+
+
+if __name__ == "__main__":
+    _serve()

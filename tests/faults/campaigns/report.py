@@ -1,0 +1,26 @@
+"""What a campaign found: so many faults, so many of them survived, and how it was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Found:
+    """The figures of one campaign."""
+
+    fault: str
+    goal: str
+    count: int = 0
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def survived(self) -> int:
+        """Return how many of the faults did no harm."""
+        return self.count - len(self.failures)
+
+    def row(self) -> str:
+        """Return the row of the table in docs/results/reliability.md."""
+        return f"| {self.fault} | {self.count:,} | {self.survived:,} | {self.goal} | {'; '.join(self.notes)} |"

@@ -1,0 +1,123 @@
+"""The runs that are disturbed, small and with all that makes a resume hard, and the comparison with undisturbed ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .nursery import Nursery
+
+ROOT = Path(__file__).parents[3]
+QUICKSTART = ROOT / "recipes" / "quickstart"
+STEPS = 30
+
+# Every step is logged, and saved if there is time: about as long is spent in saves as in steps.
+_COMMON = (
+    "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps", "training.evaluations=2",
+    "training.logging_steps=1", "training.save_minutes=0.0005", "training.micro_batch_size=8", "training.precision=fp32",
+    "corpus.files=[{corpus}]", "corpus.prepared={prepared}", "training.batch_tokens=512",
+)  # fmt: skip
+_LENGTHS = "training.row_length=[{length: 32, share: 0.5}, {length: 64, share: 0.5}]"
+SUBJECTS: dict[str, tuple[str, ...]] = {
+    "masked_lm": (
+        "backbone={family: encoder, kind: modernbert, size: tiny, dropout: 0.1}", "objective=masked_lm", _LENGTHS,
+    ),
+    "causal_lm": (
+        "backbone={family: decoder, kind: gpt2, size: tiny, dropout: 0.1}", "objective=causal_lm", "training.row_length=32",
+        "training.optim=muon",
+    ),
+    "encoder-decoder": (
+        "backbone={family: encoder-decoder, kind: t5, size: tiny, dropout: 0.1}", "training.row_length=32",
+        "objective={name: mixture, objectives: [{name: span_corruption, weight: 2}, {name: prefix_lm, weight: 1}]}",
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Reference:
+    """An undisturbed run: its folder and how long it took."""
+
+    folder: Path
+    seconds: float
+
+
+@dataclass
+class Ground:
+    """A folder to work in, the processes to work with, and the undisturbed runs, each made once."""
+
+    work: Path
+    nursery: Nursery
+    references: dict[Any, Reference] = field(default_factory=dict)
+    _count: int = 0
+
+    def command(self, subject: str, output: Path, *more: str) -> list[str]:
+        """Return the arguments of a subject's run."""
+        where = {"corpus": self.corpus(), "prepared": self.work / "prepared"}
+        common = [setting.format(**where) if "{" in setting else setting for setting in _COMMON]
+        recipe = str(QUICKSTART / "pretrain.yaml")
+        return ["pretrain", recipe, *common, *SUBJECTS[subject], *more, f"output={output}", "--quiet"]
+
+    def corpus(self) -> Path:
+        """Return a file with the beginning of the quickstart's text: preparing it all takes longer than training."""
+        path = self.work / "text.txt"
+        if not path.exists():
+            import gzip
+
+            with gzip.open(QUICKSTART / "data" / "kjv.txt.gz", "rt", encoding="utf-8") as file:
+                path.write_text(file.read(400_000).rpartition("\n\n")[0], encoding="utf-8")
+        return path
+
+    def reference(self, subject: str, *more: str) -> Reference:
+        """Return the undisturbed run of a subject."""
+        key = (subject, *more)
+        if key not in self.references:
+            folder = self.fresh(f"{subject}-undisturbed")
+            # Once for the text to be prepared, and once to take the time.
+            for _ in range(1 if self.references else 2):
+                folder = self.fresh(f"{subject}-undisturbed")
+                start = time.monotonic()
+                self.nursery.run(self.command(subject, folder, *more))
+                seconds = time.monotonic() - start
+            self.references[key] = Reference(folder, seconds)
+        return self.references[key]
+
+    def fresh(self, name: str) -> Path:
+        """Return the path of a folder that does not exist yet."""
+        self._count += 1
+        return self.work / f"{name}-{self._count:04d}"
+
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    """Return everything of a run's curve that does not depend on the clock."""
+    lines = map(json.loads, (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def differences(folder: Path, reference: Path) -> list[str]:
+    """Say in what two finished runs differ, to the bit; empty if in nothing."""
+    found: list[str] = []
+    if not (folder / "headstart.json").is_file():
+        return [f"{folder} is not finished"]
+    ours, theirs = curve(folder), curve(reference)
+    if ours != theirs:
+        place = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        found.append(
+            f"{folder}: the curve differs from line {place + 1}: {ours[place : place + 1]} {theirs[place : place + 1]}"
+        )
+    names = {
+        path.relative_to(reference) for path in reference.rglob("*.safetensors") if "checkpoints" not in path.parts
+    }
+    found += [
+        f"{folder}: {name} differs" for name in names if (folder / name).read_bytes() != (reference / name).read_bytes()
+    ]
+    return found
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of a run's checkpoints."""
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))

@@ -1,0 +1,274 @@
+"""A corpus by the real command line: nothing lost, killed and gone on with, the same bytes everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpus_faults import Planted, plant
+
+from headstart.cli import main
+
+pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
+
+QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
+OWN = ("headstart.json", "recipe.yaml", "inputs.json", ".lock")
+"""Files that say when and where a corpus was made."""
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Chapters of the King James Bible as documents, some of them twice, with menus, addresses and noise."""
+    folder = tmp_path_factory.mktemp("raw")
+    with gzip.open(QUICKSTART / "kjv.txt.gz", "rt", encoding="utf-8") as file:
+        verses = [line.strip() for line in file if line.strip()][:6000]
+    chapters = ["\n".join(verses[start : start + 30]) for start in range(0, len(verses), 30)]
+    rows = [
+        {"text": f"Home | Books | Contact\n{chapter}", "url": f"http://bible.example/{n}"}
+        for n, chapter in enumerate(chapters)
+    ]
+    rows[3]["text"] += "\nWrite to scribe@bible.example or call +44 20 7946 0958."
+    rows += [{"text": rows[5]["text"]}, {"text": rows[6]["text"].upper()}]  # exact, once the case is folded
+    rows += [{"text": "\n".join(rows[7]["text"].split("\n")[:-1])}]  # nearly the same
+    rows += [
+        {"text": "too short"},
+        {"text": "buy now " * 200},
+        {"text": "Der Herr sprach zu mir und ich antwortete ihm. " * 20},
+    ]
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    lines.insert(9, b'{"text": "b\xff"}\n')
+    (folder / "a.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[len(lines) // 2 :])))
+    items = [
+        {"text": " ".join(chapters[11].split()[40:80])},
+        {"text": "a question that is nowhere in this book, I am sure of it"},
+    ]
+    (folder / "eval.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
+    recipe = {
+        "title": "Chapters",
+        "output": "corpus",
+        "sources": [{"name": "kjv", "files": [str(folder / "[ab].jsonl*")], "licence": "public domain"}],
+        "reading": {"part_mb": 0.1},
+        "clean": {"language": {"keep": ["en"]}},
+        "contamination": {"sets": [{"name": "quiz", "files": str(folder / "eval.jsonl")}]},
+        "lines": {"documents": 50},
+        "validation": 0.1,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished corpus, what was said, and how long it took."""
+
+    raw: Path
+    folder: Path
+    said: str
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def built(headstart: Command, raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder, began = tmp_path_factory.mktemp("built") / "corpus", time.monotonic()
+    done = headstart("corpus", str(raw / "recipe.yaml"), f"output={folder}")
+    return Built(raw, folder, done.stdout, time.monotonic() - began)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in OWN)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def texts(folder: Path, split: str = "*") -> list[str]:
+    return [
+        t for p in sorted(folder.glob(f"documents/{split}/*.parquet")) for t in pq.read_table(p)["text"].to_pylist()
+    ]
+
+
+def test_what_comes_out_and_what_is_said(built: Built) -> None:
+    folder = built.folder
+    manifest = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
+    books = {step["step"]: step for step in manifest["facts"]["books"]}
+    assert books["read"]["rows_in"] == 207 and books["read"]["dropped"] == {"rejects": 1}
+    assert books["duplicates"]["dropped"] == {"duplicates.exact": 2, "duplicates.near": 1}
+    assert books["contamination"]["dropped"] == {"contamination": 1}
+    assert {"gopher.few_words": 1}.items() <= books["quality"]["dropped"].items()
+    assert books["language"]["dropped"] == {"language.other": 1}
+    assert "duplicates: " in built.said and "rejects" in built.said
+    kept = texts(folder)
+    assert len(kept) == books["lines"]["rows_out"] == sum(s["documents"] for s in manifest["facts"]["splits"].values())
+    assert not any("Home | Books" in text for text in kept)
+    assert sum("<EMAIL>" in text and "<PHONE>" in text for text in kept) == 1
+    assert texts(folder, "validation") and not (folder / "work").exists()
+    (reject,) = pq.read_table(folder / "rejects.parquet").to_pylist()
+    assert reject["file"] == "a.jsonl" and "not UTF-8" in reject["reason"] and b"\xff" in reject["raw"]
+    assert manifest["facts"]["sets"][0]["items_found"] == 1
+    assert manifest["facts"]["domains"]["bible.example"] > 100
+
+
+def test_the_datasheet_says_what_is_and_asks_what_is_not(built: Built) -> None:
+    folder = built.folder
+    sheet = (folder / "DATASHEET.md").read_text(encoding="utf-8")
+    for part in ("# Datasheet: Chapters", "public domain", "gopher.few_words", "[blank: motivation.purpose]", "quiz"):
+        assert part in sheet, part
+    page = (folder / "datasheet.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 3 and "blank: uses.unfit" in page and "<script" not in page
+    metadata = json.loads((folder / "croissant.json").read_text(encoding="utf-8"))
+    assert metadata["conformsTo"] == "http://mlcommons.org/croissant/1.0"
+    assert [records["name"] for records in metadata["recordSet"]] == ["train", "validation"]
+    fields = {field["source"]["extract"]["column"] for field in metadata["recordSet"][0]["field"]}
+    assert fields <= set(pq.read_schema(next(folder.glob("documents/train/*.parquet"))).names)
+
+
+def test_looks(built: Built, faulty: tuple[Path, Planted], capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> str:
+        with contextlib.suppress(SystemExit):
+            main(["corpus", *arguments])
+        captured = capsys.readouterr()
+        return captured.out or captured.err
+
+    folder = str(built.folder)
+    assert "read: 207 rows in" in told("stats", folder)
+    explained = told("explain", folder, "--number", "2")
+    for part in ("gopher.few_words: 1 dropped", "too short", "duplicates.near: 1 dropped", "jaccard 0.9", "not UTF-8"):
+        assert part in explained, part
+    assert list(json.loads(told("explain", folder, "--rule", "language.other", "--json"))) == ["language.other"]
+    assert "did you mean 'language.other'?" in told("explain", folder, "--rule", "language.othr")
+    drawn = [told("sample", folder, "--number", "2", "--seed", seed, "--json") for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2] and len(json.loads(drawn[0])) == 2
+    other = json.loads(told("diff", folder, str(faulty[0])))
+    assert other["in both"] == 0 and other["only in the second"] == len(faulty[1].good)
+    before, after = other["dropped otherwise"]["read"]["rejects"]
+    assert before == 1 and after >= len(faulty[1].faults), "a lost row group counts as many rows as it held"
+    same = json.loads(told("diff", folder, folder))
+    assert same["only in the first"] == same["only in the second"] == 0 and not same["dropped otherwise"]
+    assert "It takes two" in told("diff", folder)
+    again = told(str(built.raw / "recipe.yaml"), f"output={folder}", "--explain", "1")
+    assert "gopher.few_words: 1 dropped" in again
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
+def test_killed_at_any_moment_the_same_bytes_come_out(
+    built: Built, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], kills: int
+) -> None:
+    folder, chance = tmp_path / "corpus", random.Random(kills)
+    command = ("corpus", str(built.raw / "recipe.yaml"), f"output={folder}", "--quiet")
+    killed = 0
+    while killed < kills:
+        process = start(*command)
+        try:
+            process.wait(timeout=chance.uniform(0.2, 0.9) * built.seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        process.communicate()
+        if (folder / "headstart.json").is_file():
+            shutil.rmtree(folder)  # Finished before its time: once more from the beginning.
+    done = start(*command)
+    _, errors = done.communicate(timeout=280)
+    assert done.returncode == 0, errors
+    assert content(folder) == content(built.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ray_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is missing; pip install ray")
+    folder = tmp_path / "corpus"
+    command = [sys.executable, "-m", "headstart", "corpus", str(built.raw / "recipe.yaml"), f"output={folder}"]
+    done = subprocess.run(
+        [*command, "engine.runner=ray", "engine.workers=2"], capture_output=True, text=True, timeout=580, check=False,
+        env=os.environ | {"RAY_AUTH_MODE": "disabled"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert content(folder) == content(built.folder)
+
+
+def corpus_of_faults(headstart: Command, folder: Path, faults: int, longest: int) -> tuple[Path, Planted]:
+    """Build a corpus, with nothing cleaned, out of files with faults in them."""
+    inputs = folder / "inputs"
+    inputs.mkdir()
+    planted = plant(inputs, faults, seed=faults, longest=longest)
+    recipe = {
+        "output": str(folder / "corpus"),
+        "sources": [{"name": "odd", "files": [str(inputs)]}],
+        "max_reject_share": 0.9,
+        "reading": {"part_mb": 0.05, "longest_mb": longest / 1e6},
+        "clean": {"unicode": None, "language": None, "quality": None, "personal": None},
+        "duplicates": None,
+        "lines": None,
+        "validation": 0.1,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    headstart("corpus", str(folder / "recipe.yaml"), "--quiet")
+    return folder / "corpus", planted
+
+
+@pytest.fixture(scope="module")
+def faulty(headstart: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Planted]:
+    return corpus_of_faults(headstart, tmp_path_factory.mktemp("faulty"), faults=240, longest=1_000_000)
+
+
+def require_all_told(folder: Path, planted: Planted, faults: int) -> None:
+    found = texts(folder)
+    assert len(planted.faults) == faults
+    assert len(found) == len(set(found)) and set(found) == planted.good
+    rejects = pq.read_table(folder / "rejects.parquet").to_pylist()
+    told = {(row["file"], place) for row in rejects for place in (f"offset {row['offset']}", row["place"])}
+    assert not planted.faults - told, sorted(planted.faults - told)[:10]
+    assert len(rejects) == faults
+    (read,) = [s for s in json.loads((folder / "receipt.json").read_text(encoding="utf-8")) if s["step"] == "read"]
+    assert read["rows_out"] == len(planted.good) and read["dropped"].get("read.empty", 0) == planted.empty
+
+
+def test_among_faults_every_good_row_comes_out_and_every_bad_one_is_told(faulty: tuple[Path, Planted]) -> None:
+    require_all_told(*faulty, faults=240)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_among_two_thousand_faults_with_lines_of_100_mb(headstart: Command, tmp_path: Path) -> None:
+    require_all_told(*corpus_of_faults(headstart, tmp_path, faults=2000, longest=100_000_000), faults=2000)
+
+
+def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: Path) -> None:
+    where = f"output={tmp_path / 'none'}"
+    command = ("corpus", str(raw / "recipe.yaml"), where, "max_reject_share=0", "--quiet")
+    few = headstart(*command, expect=2).stderr
+    assert "1 of 207 rows cannot be read" in few and "a.jsonl, row 9: not UTF-8" in few and "max_reject_share" in few
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("clean.qualty=1", "clean.qualty is not a known key; did you mean 'quality'?"),
+        ("sources=[{name: a, files: [x]}, {name: a, files: [y]}]", "'a' stands twice"),
+        ("sources=[{name: a, files: [x], weight: 1}, {name: b, files: [y]}]", "'b' has no weight"),
+        ("sources=[{name: a, files: [nowhere/*.jsonl]}]", "no file matches nowhere"),
+        ("contamination.sets=[]", "contamination.sets"),
+    ],
+)
+def test_wrong_recipes_say_what_to_do(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, words: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["corpus", str(raw / "recipe.yaml"), f"output={tmp_path / 'none'}", override])
+    assert words in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""Bottleneck adapters, and that peft takes them for its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from tests.unit.adaptation.conftest import LAYOUTS
+from tests.unit.adaptation.pretrained import count
+
+from headstart.adaptation.adapters import Adapters
+from headstart.adaptation.bottleneck import BottleneckConfig
+from headstart.adaptation.peft_base import head_modules
+from headstart.adaptation.targets import find
+
+TRANSFORMERS = [layout for layout, family in LAYOUTS.items() if family != "bilm"]
+
+
+def adapters(**settings) -> Adapters:
+    return Adapters(Adapters.Config(**settings))
+
+
+def disturb(model, name: str) -> None:
+    """Let an adapter do something, as training would."""
+    torch.manual_seed(sum(map(ord, name)))
+    for key, parameter in model.named_parameters():
+        if f"bottleneck_up.{name}." in key:
+            torch.nn.init.normal_(parameter, std=0.5)
+
+
+@pytest.mark.parametrize("placement", ["houlsby", "pfeiffer"])
+@pytest.mark.parametrize("layout", TRANSFORMERS)
+def test_a_narrow_network_behind_each_part(placement, layout, pretrained, tmp_path):
+    given = pretrained(layout)
+    method = adapters(placement=placement)
+    if (layout, placement) == ("xlnet", "houlsby"):
+        assert "pfeiffer" in method.supports_kind(layout)
+        return
+    assert method.supports_kind(layout) is None
+    plain = given.source.pretrained()
+    head = head_modules(plain, given.source.new_parameters())
+    places = len(find(plain, ["ffn_out"])) + (len(find(plain, ["attention_out"])) if placement == "houlsby" else 0)
+    width = plain.config.hidden_size
+    each = 2 * width * (width // 16) + width // 16 + width
+    model = method.adapt(given.source)
+    assert count(model) == places * each + sum(
+        p.numel() for name in head for p in plain.get_submodule(name).parameters()
+    )
+    assert torch.equal(given.outputs(model), given.outputs(plain)), "an adapter changes nothing before it is trained"
+    could, did = given.train(model)
+    assert could == did and all("bottleneck_" in name or "modules_to_save" in name for name in did)
+    method.finish(model).save_pretrained(str(tmp_path))
+    again = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path))
+    torch.testing.assert_close(given.outputs(again), given.outputs(model), atol=1e-5, rtol=1e-4)
+
+
+def test_peft_switches_stacks_disables_and_deletes_them(pretrained):
+    given = pretrained("modernbert", "AutoModelForMaskedLM")
+    plain = given.outputs(given.source.pretrained())
+    config = {"target_modules": ["mlp.Wo"], "reduction": 8}
+    model = get_peft_model(given.source.pretrained(), BottleneckConfig(**config), adapter_name="first")
+    model.add_adapter("second", BottleneckConfig(**config, activation="gelu"))
+    for name in ("first", "second"):
+        disturb(model, name)
+    first = given.outputs(model)
+    assert {name for name, p in model.named_parameters() if p.requires_grad and "second" in name} == set()
+    model.set_adapter("second")
+    second = given.outputs(model)
+    assert {name for name, p in model.named_parameters() if p.requires_grad and "first" in name} == set()
+    model.base_model.set_adapter(["first", "second"])
+    stacked = given.outputs(model)
+    model.base_model.set_adapter(["second", "first"])
+    other_way = given.outputs(model)
+    said = [plain, first, second, stacked, other_way]
+    assert all((one - other).abs().max() > 1e-3 for place, one in enumerate(said) for other in said[:place])
+    with model.disable_adapter():
+        assert torch.equal(given.outputs(model), plain)
+    model.base_model.set_adapter(["first"])
+    assert torch.equal(given.outputs(model), first)
+    model.delete_adapter("second")
+    assert torch.equal(given.outputs(model), first)
+    assert torch.equal(given.outputs(model.unload()), plain)
+
+
+def test_a_stack_is_one_adapter_on_the_others_result(pretrained):
+    given = pretrained("bert", "AutoModelForMaskedLM")
+    target = "bert.encoder.layer.1.output.dense"
+    config = {"target_modules": [target], "reduction": 8}
+    model = get_peft_model(given.source.pretrained(), BottleneckConfig(**config), adapter_name="first")
+    model.add_adapter("second", BottleneckConfig(**config))
+    disturb(model, "first")
+    disturb(model, "second")
+    model.base_model.set_adapter(["first", "second"])
+    layer = model.base_model.model.get_submodule(target).eval()
+    states = torch.randn(2, layer.base_layer.in_features)
+    with torch.no_grad():
+        expected = layer.base_layer(states)
+        for name in ("first", "second"):
+            middle = layer.bottleneck_down[name](expected).relu()
+            expected = expected + layer.bottleneck_up[name](middle)
+        assert torch.equal(layer(states), expected)
+
+
+def test_two_saved_adapters_are_loaded_side_by_side(pretrained, tmp_path):
+    given = pretrained("bert")
+    said = {}
+    for name in ("one", "other"):
+        method = adapters()
+        model = method.adapt(given.source)
+        disturb(model, "default")
+        given.train(model, steps=1 + len(name))
+        said[name] = given.outputs(model)
+        method.finish(model).save_pretrained(str(tmp_path / name))
+    model = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path / "one"), adapter_name="one")
+    model.load_adapter(str(tmp_path / "other"), adapter_name="other")
+    for name in ("other", "one"):
+        model.set_adapter(name)
+        torch.testing.assert_close(given.outputs(model), said[name], atol=1e-5, rtol=1e-4)

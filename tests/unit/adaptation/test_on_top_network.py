@@ -1,0 +1,122 @@
+"""What stands between a body and its head, in every layout, saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import transformers
+from tests.unit.adaptation.conftest import LAYOUTS
+
+from headstart.adaptation.layers import repetitions
+from headstart.adaptation.on_top import Projection, Reads, ScalarMix, build_top
+from headstart.adaptation.on_top_network import HEADS, OnTopConfig, around
+from headstart.core import registry
+from headstart.tasks.source import family_of
+
+IDS = torch.tensor([[2, 7, 8, 9, 3], [2, 11, 3, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+
+
+def states_of(model, **inputs):
+    """The states of all layers, the embeddings' first, as the plain body tells them."""
+    seen = {}
+    handle = model.base_model.register_forward_hook(lambda _, __, output: seen.update(output=output), always_call=True)
+    with torch.no_grad():
+        model(**inputs, output_hidden_states=True)
+    handle.remove()
+    output = seen["output"]
+    return getattr(output, "hidden_states", None) or output.decoder_hidden_states, output[0]
+
+
+def topped(model, reads: Reads, kind: str):
+    return around(model, reads, build_top(kind, reads.last, model.config.hidden_size, 16), kind, 16)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_layers_are_there_to_be_read(layout, network):
+    model = network(layout, num_labels=3).eval()
+    every, last = states_of(model, input_ids=IDS[:1])
+    assert len(every) == repetitions(model) + 1
+    assert all(states.shape == (1, 5, model.config.hidden_size) for states in every)
+    if "mix" not in dict(model.base_model.named_children()):
+        torch.testing.assert_close(every[-1], last)
+
+
+def test_layers_are_read_from_the_top(network):
+    model = network("bert", num_labels=3).eval()
+    every, _ = states_of(model, input_ids=IDS, attention_mask=MASK)
+    with torch.no_grad():
+        output = model.base_model(IDS, MASK, output_hidden_states=True)
+    assert torch.equal(Reads()(output), output.last_hidden_state)
+    assert torch.equal(Reads(2)(output), torch.cat(every[1:], dim=-1))
+    torch.testing.assert_close(Reads(3, mean=True)(output), torch.stack(every).mean(0))
+    scaled = Reads(1, normalise=True)(output)
+    torch.testing.assert_close(scaled.mean(-1), torch.zeros(IDS.shape), atol=1e-5, rtol=0)
+    torch.testing.assert_close(scaled.var(-1, unbiased=False), torch.ones(IDS.shape), atol=1e-3, rtol=0)
+
+
+def test_a_mixture_is_elmos():
+    """γ Σ softmax(w)ⱼ hⱼ, and the plain mean at first."""
+    layers = [torch.randn(2, 3, 4) for _ in range(3)]
+    mix = ScalarMix(3)
+    torch.testing.assert_close(mix(torch.cat(layers, -1)), torch.stack(layers).mean(0))
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor([0.0, 1.0, -2.0]))
+        mix.scale.fill_(1.5)
+    shares = torch.tensor([0.0, 1.0, -2.0]).softmax(0)
+    expected = 1.5 * sum(share * states for share, states in zip(shares, layers, strict=True))
+    torch.testing.assert_close(mix(torch.cat(layers, -1)), expected)
+    torch.testing.assert_close(Projection(3, 4)(torch.cat(layers, -1)), torch.stack(layers).mean(0))
+
+
+@pytest.mark.parametrize("layout", ["bert", "albert", "modernbert", "gpt2", "t5", "xlnet", "bilm"])
+@pytest.mark.parametrize(("reads", "kind"), [(Reads(2), "mix"), (Reads(2), "projection"), (Reads(3, True), "none")])
+def test_it_saves_and_loads_by_transformers_auto_class(layout, reads, kind, network, tmp_path):
+    """A fresh import of transformers' alone does not know it; `registry.import_network` does."""
+    model = topped(network(layout, num_labels=3), reads, kind)
+    with torch.no_grad():
+        for parameter in model.top.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        expected = model.eval()(input_ids=IDS[:1]).logits
+    model.save_pretrained(str(tmp_path))
+    registry.import_network(tmp_path)
+    loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        str(tmp_path), output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert loaded.config.id2label == model.config.id2label and len(loaded.config.id2label) == 3
+    assert family_of(loaded.config) == LAYOUTS[layout]
+    loaded.set_attn_implementation("eager")
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.eval()(input_ids=IDS[:1]).logits, expected, atol=1e-5, rtol=1e-4)
+    assert loaded.base_model.config.model_type == network(layout).config.model_type
+
+
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_every_kind_of_head_is_known(auto_class, network, tmp_path):
+    model = topped(network("bert", auto_class), Reads(2), "mix").eval()
+    ids = IDS[None] if "Choice" in auto_class else IDS
+    with torch.no_grad():
+        expected = model(input_ids=ids)[0]
+    model.save_pretrained(str(tmp_path))
+    loaded = getattr(transformers, auto_class).from_pretrained(str(tmp_path)).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(input_ids=ids)[0], expected)
+
+
+def test_a_copy_works_with_a_part_of_its_own(network):
+    model = topped(network("modernbert", num_labels=3), Reads(2), "mix").eval()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        before = model(input_ids=IDS).logits
+        other.top.scale.fill_(3.0)
+        assert torch.equal(model(input_ids=IDS).logits, before)
+        assert not torch.equal(other(input_ids=IDS).logits, before)
+
+
+def test_a_config_alone_says_nothing_of_a_network():
+    assert OnTopConfig().model_type == "headstart_on_top"
+    with pytest.raises(ValueError, match="no part"):
+        build_top("tower", 1, 1)

@@ -1,0 +1,92 @@
+"""Evaluation sets in the corpus: every planted item is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
+
+from daft import col
+
+from headstart.core.errors import DataError
+from headstart.corpus.contamination import Contamination, ContaminationConfig, write_table
+from headstart.corpus.engine import evaluate
+from headstart.corpus.fingerprints import normal
+
+WORDS = [f"word{number}" for number in range(3000)]
+
+
+def sentence(chance: random.Random, length: int) -> str:
+    return " ".join(chance.choice(WORDS) for _ in range(length))
+
+
+def batch(texts: list[str]) -> pa.Table:
+    table = pa.table({"text": pa.array(texts, pa.large_string())})
+    return table.append_column("normal", evaluate(table, {"n": normal(col("text"))})["n"])
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> tuple[ContaminationConfig, dict[str, list[str]], Path]:
+    chance = random.Random(1)
+    sets = {
+        "long": [sentence(chance, 30) for _ in range(60)],
+        "short": [sentence(chance, length) for length in range(8, 14) for _ in range(10)],
+        "tiny": [sentence(chance, 5) for _ in range(10)],
+    }
+    for name, items in sets.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": item}) + "\n" for item in items))
+    config = ContaminationConfig.model_validate(
+        {"sets": [{"name": name, "files": str(tmp_path / f"{name}.jsonl")} for name in sets]}
+    )
+    return config, sets, tmp_path / "table.parquet"
+
+
+def test_every_planted_item_is_found(planted: tuple[ContaminationConfig, dict[str, list[str]], Path]) -> None:
+    config, sets, table = planted
+    facts = write_table(config, table)
+    assert [(f["set"], f["items"], f["too_short"]) for f in facts] == [
+        ("long", 60, 0),
+        ("short", 60, 0),
+        ("tiny", 10, 10),
+    ]
+    chance = random.Random(2)
+    items = [item for name in ("long", "short") for item in sets[name]]
+    dirty = [f"{sentence(chance, 80)}. {item.title().replace(' ', ',  ', 3)}! {sentence(chance, 80)}" for item in items]
+    clean = [sentence(chance, 150) for _ in range(100)] + [f"{sentence(chance, 50)} {t}" for t in sets["tiny"]]
+    found = Contamination(config, table)
+    outcome = found.apply(batch(dirty + clean))
+    assert outcome.verdict.to_pylist() == ["contamination"] * len(dirty) + [None] * len(clean)
+    assert found.found == set(range(120))
+    assert outcome.counts == {"documents with long": 60, "documents with short": 60, "documents with tiny": 0}
+    assert outcome.table["evaluation_sets"].to_pylist()[0] == ["long"]
+
+
+def test_thirteen_words_tell_and_twelve_do_not(planted: tuple[ContaminationConfig, dict[str, list[str]], Path]) -> None:
+    config, sets, table = planted
+    write_table(config, table)
+    words = sets["long"][0].split()
+    texts = [" ".join(["before", *words[5 : 5 + n], "after"]) for n in (12, 13, 14, 20)]
+    verdict = Contamination(config, table).apply(batch(texts)).verdict.to_pylist()
+    assert verdict == [None, *["contamination"] * 3]
+    several = config.model_copy(update={"hits": 3})
+    assert Contamination(several, table).apply(batch(texts)).verdict.to_pylist() == [None, None, None, "contamination"]
+
+
+def test_marking_drops_nothing(planted: tuple[ContaminationConfig, dict[str, list[str]], Path]) -> None:
+    config, sets, table = planted
+    write_table(config, table)
+    outcome = Contamination(config.model_copy(update={"action": "mark"}), table).apply(batch([sets["long"][3], "x"]))
+    assert outcome.verdict is None and outcome.table["evaluation_sets"].to_pylist() == [["long"], []]
+    assert len(Contamination(config, table).apply(batch([])).table) == 0
+
+
+def test_a_set_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"other": 1}\n')
+    config = ContaminationConfig.model_validate({"sets": [{"name": "a", "files": str(tmp_path / "a.jsonl")}]})
+    with pytest.raises(DataError, match="no column 'text'"):
+        write_table(config, tmp_path / "table.parquet")

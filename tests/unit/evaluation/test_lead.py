@@ -1,0 +1,34 @@
+"""The baseline of writers: it repeats what comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.core.contracts import Examples
+from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.lead import lead
+
+SOURCES = {"source": ["One is here. Two is there. Three.", "Four it is. Five."]}
+
+
+def run(gold, columns=SOURCES, metric="rougeL"):
+    rows = Examples(columns, gold)
+    return lead(rows, rows, rows, metric=metric, seed=0)
+
+
+def test_as_many_sentences_are_taken_as_suit_the_validation_rows():
+    found = run(["One is here.", "Four it is."])
+    assert found.predictions == ["One is here.", "Four it is."] and found.chosen["sentences"] == 1
+    longer = run(["One is here. Two is there.", "Four it is. Five."])
+    assert longer.predictions == ["One is here. Two is there.", "Four it is. Five."]
+
+
+def test_a_translation_is_the_source_as_it_stands():
+    assert run(["Isto é tudo"], {"source": ["That is all"]}, "bleu").predictions == ["That is all"]
+
+
+def test_other_rows_are_refused_with_a_reason():
+    with pytest.raises(Unsuited, match="gold values are of the kind 'label'"):
+        run([0, 1], metric="accuracy")
+    with pytest.raises(Unsuited, match="no column holds texts"):
+        run(["a", "b"], {"words": [["a"], ["b"]]})

@@ -1,0 +1,93 @@
+"""Several answers to choose from: as many numbers as choices, however many those are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headstart.core.contracts import Examples, Reading
+from headstart.core.errors import DataError
+from headstart.tasks.multiple_choice import MultipleChoice
+from headstart.tasks.source import CheckpointFolder
+
+RAGGED = Examples(
+    {"question": ["In the", "And God"], "choices": [["beginning", "end", "middle of the earth"], ["said", "was"]]},
+    [0, 1],
+    "d.jsonl",
+)
+
+
+def task_of(**settings) -> MultipleChoice:
+    return MultipleChoice(MultipleChoice.Config.model_validate(settings))
+
+
+def test_each_choice_is_read_with_the_question(tiny_tokenizer):
+    features = task_of().encode(RAGGED, Reading(tiny_tokenizer, "encoder", 32))
+    assert [len(feature["input_ids"]) for feature in features] == [3, 2]
+    assert features[0]["input_ids"][2] == tiny_tokenizer("In the", "middle of the earth")["input_ids"]
+    assert [feature["labels"] for feature in features] == [0, 1]
+
+
+def test_choices_may_stand_in_columns_of_their_own(tiny_tokenizer):
+    task, reading = (
+        task_of(question="goal", choices=["sol1", "sol2"], answer="label"),
+        Reading(tiny_tokenizer, "encoder", 32),
+    )
+    rows = Examples({"goal": ["In the"], "sol1": ["beginning"], "sol2": ["end"]}, [1])
+    other = Examples({"question": ["In the"], "choices": [["beginning", "end"]]}, [1])
+    assert task.encode(rows, reading) == task_of().encode(other, reading)
+    assert [column.name for column in task.columns("test")] == ["goal", "sol1", "sol2", "label"]
+    toys = task.toy_examples(["In the beginning", "God created the heaven"])
+    assert all(len(feature["input_ids"]) == 2 for feature in task.encode(toys, reading))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"])
+def test_every_encoder_has_the_head_and_gaps_are_not_computed(kind, checkpoint):
+    task = task_of()
+    source = CheckpointFolder(checkpoint(kind), task, 0)
+    reading, model = source.reading(32), source.pretrained().eval()
+    features = task.encode(RAGGED, reading)
+    batch = task.collate(features, reading)
+    seen = []
+    handle = model.base_model.register_forward_pre_hook(
+        lambda _, args, named: seen.append(len(args[0] if args else named["input_ids"])), with_kwargs=True
+    )
+    with torch.no_grad():
+        found = task.logits(model, batch)
+        handle.remove()
+        alone = [task.logits(model, task.collate([feature], reading))[0] for feature in features]
+    assert seen == [5], "three choices and two"
+    assert found.shape == (2, 3) and found[1, 2] == float("-inf")
+    torch.testing.assert_close(found[0], alone[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[1, :2], alone[1], atol=1e-5, rtol=1e-4)
+    expected = -torch.log_softmax(found[0], 0)[0] - torch.log_softmax(found[1, :2], 0)[1]
+    assert task.loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
+    outputs = task.predict(model, batch)
+    assert [len(row) for row in outputs] == [3, 2]
+    assert task.decode(outputs, features, reading) == [int(np.argmax(row)) for row in outputs]
+
+
+def test_gaps_leave_gradients_finite(checkpoint):
+    task = task_of()
+    source = CheckpointFolder(checkpoint("bert"), task, 0)
+    model, reading = source.pretrained(), source.reading(32)
+    task.loss(model, task.collate(task.encode(RAGGED, reading), reading)).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_an_answer_that_is_no_choice_is_named_with_its_row(tiny_tokenizer):
+    with pytest.raises(DataError, match=r"d\.jsonl, row 2 has the answer 2 and 2 choices"):
+        task_of().encode(Examples(RAGGED.columns, [0, 2], "d.jsonl"), Reading(tiny_tokenizer, "encoder", 32))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "fits"),
+    [
+        (1, ["a", "b"], True), (1, ["a"], False), (1, "ab", False),
+        (2, 0, True), (2, -1, False), (2, True, False), (2, "A", False),
+    ],
+)  # fmt: skip
+def test_what_the_columns_hold(column, value, fits):
+    assert task_of().columns("train")[column].kind.fits(value) is fits

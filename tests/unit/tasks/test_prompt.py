@@ -1,0 +1,183 @@
+"""Prompting: templates, what is shown, how words are scored, and what calibration takes away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from headstart.core.contracts import Examples, Reading
+from headstart.core.errors import DataError, RecipeError
+from headstart.stages.adapt import predict
+from headstart.tasks.prompt import Prompt
+from headstart.tasks.template import Template
+
+TRAIN = Examples({"text": [f"text {letter}" for letter in "abcdefghijklmnopqrst"]}, ["good", "bad"] * 10, "train.csv")
+
+
+def task_of(train: Examples = TRAIN, **settings) -> Prompt:
+    task = Prompt(Prompt.Config.model_validate(settings))
+    task.fit_labels(train)
+    return task
+
+
+def rows(*texts: str) -> Examples:
+    return Examples({"text": list(texts)}, ["good"] * len(texts), "rows")
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_tokenizer):
+    torch.manual_seed(0)
+    shape = {"n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(tiny_tokenizer), **shape)).eval()
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint):
+    return AutoModelForMaskedLM.from_pretrained(str(checkpoint("bert"))).eval()
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{text}", r"lacks \{label\}"),
+        ("It was {label}", r"lacks \{text\}"),
+        ("{text} {label} {label}", r"has \{label\} twice"),
+        ("{text} {lable}", r"names \{lable\}"),
+        ("{text} {label", "cannot be read"),
+    ],
+)
+def test_a_template_that_does_not_fit_is_told_at_once(template, fault):
+    with pytest.raises(ValidationError, match=fault):
+        task_of(template=template)
+
+
+def test_a_template_is_filled_around_the_label():
+    template = Template("{a}? {label}, {b} {{so}}.", ["a", "b"])
+    assert template.around(["One", "two"]) == ("One? ", ", two {so}.")
+    assert template.written(["One", "two"], "Yes") == "One? Yes, two {so}."
+
+
+def test_a_decoder_wants_the_label_last(tiny_tokenizer):
+    with pytest.raises(RecipeError, match=r"goes on after \{label\}.*Put \{label\} last"):
+        task_of(template="It was {label}: {text}").encode(rows("a"), Reading(tiny_tokenizer, "decoder", 64))
+
+
+def test_words_are_known_by_their_labels():
+    assert task_of(words={"good": "great", "bad": "awful"})._word("good") == "great"
+    numbers = Examples({"text": ["a", "b"]}, [0, 1], "n.csv")
+    assert task_of(numbers, words={0: "no", 1: "yes"})._word(1) == "yes"
+    with pytest.raises(DataError, match=r"task\.words has a word for 'fine', which no row of train\.csv has"):
+        task_of(words={"fine": "great"})
+
+
+def test_the_seed_draws_and_orders_what_is_shown():
+    task = task_of(shots=4)
+    shown = []
+    for seed in (0, 0, 1):
+        task.show(TRAIN, seed)
+        shown.append(task.shown)
+    assert shown[0] == shown[1] != shown[2]
+    assert all(len({text for text, _ in some}) == 4 for some in shown)
+    task.show(TRAIN.take(range(4)), 0)
+    first = task.shown
+    task.show(TRAIN.take(range(4)), 1)
+    assert sorted(first) == sorted(task.shown) and first != task.shown, "the same rows, in another order"
+    with pytest.raises(DataError, match=r"task\.shots is 4, and there are 3 training rows"):
+        task.show(TRAIN.take(range(3)), 0)
+
+
+def test_what_is_shown_stands_before_the_question(tiny_tokenizer):
+    task = task_of(shots=2, template="{text} is {label}", between=" . ")
+    (feature, *_) = task.encode(rows("the sea"), Reading(tiny_tokenizer, "decoder", 64))
+    (one, first), (other, second) = task.shown
+    text = tiny_tokenizer.decode(feature["input_ids"], skip_special_tokens=True)
+    expected = f"{one} is {first} . {other} is {second} . the sea is"
+    assert text.replace(" ", "").startswith(expected.replace(" ", ""))
+
+
+@pytest.mark.parametrize("words", [{"good": "and", "bad": "the"}, {"good": "and", "bad": "firmament of heaven"}])
+def test_a_decoders_score_is_the_probability_of_the_word(words, decoder, tiny_tokenizer):
+    """One token or several: the sum of the log-probabilities of its tokens after the prompt."""
+    task, reading = task_of(words=words), Reading(tiny_tokenizer, "decoder", 64)
+    features = task.encode(rows("And God said"), reading)
+    with torch.no_grad():
+        outputs = task.predict(decoder, task.collate(features, reading))
+    scores = np.zeros(2)
+    for output, feature in zip(outputs, features, strict=True):
+        scores[feature["words"]] = output
+    for place, label in enumerate(task.labels):
+        prompt, whole = (
+            tiny_tokenizer(f"And God said\nLabel:{word}")["input_ids"][:-1] for word in ("", f" {words[label]}")
+        )
+        with torch.no_grad():
+            chances = decoder(torch.tensor([whole])).logits[0].log_softmax(-1)
+        by_hand = sum(chances[i - 1, whole[i]].item() for i in range(len(prompt), len(whole)))
+        assert scores[place] == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_words_of_one_token_share_a_pass(tiny_tokenizer):
+    reading = Reading(tiny_tokenizer, "decoder", 64)
+    assert len(task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), reading)) == 1
+    cloze = Reading(tiny_tokenizer, "encoder", 64)
+    (feature,) = task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), cloze)
+    assert feature["input_ids"].count(tiny_tokenizer.mask_token_id) == 1 and len(feature["targets"]) == 2
+
+
+def test_an_encoders_score_is_that_of_the_masks(encoder, tiny_tokenizer):
+    task = task_of(words={"good": "and", "bad": "the"}, template="It was {label}: {text}")
+    reading = Reading(tiny_tokenizer, "encoder", 64)
+    (feature,) = task.encode(rows("And God said"), reading)
+    with torch.no_grad():
+        (output,) = task.predict(encoder, task.collate([feature], reading))
+        ids = torch.tensor([tiny_tokenizer("It was [MASK]: And God said")["input_ids"]])
+        chances = encoder(ids).logits[0, ids[0] == tiny_tokenizer.mask_token_id].log_softmax(-1)
+    wanted = [chances[0, tiny_tokenizer.convert_tokens_to_ids(task._word(label))].item() for label in task.labels]
+    assert feature["input_ids"] == ids[0].tolist() and output == pytest.approx(wanted, rel=1e-4)
+
+
+def test_examples_read_once_give_the_same_scores(decoder, tiny_tokenizer, monkeypatch):
+    task = task_of(shots=6, words={"good": "and", "bad": "the"})
+    reading = Reading(tiny_tokenizer, "decoder", 128)
+    batch = task.collate(task.encode(rows("the sea", "the dry land was called earth", "a"), reading), reading)
+    calls: list[int] = []
+    decoder.register_forward_pre_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        together = task.predict(decoder, batch)
+        assert len(calls) == 2, "what all begin with is read by a pass of its own"
+        monkeypatch.setattr("headstart.tasks.word_scores._WORTH_SHARING", 10**6)
+        apart = task.predict(decoder, batch)
+    assert all(one == pytest.approx(other, rel=1e-4) for one, other in zip(together, apart, strict=True))
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder"])
+def test_calibration_takes_a_bias_away(family, decoder, encoder, tiny_tokenizer, monkeypatch):
+    """A head that always prefers one word says nothing; divided by what it says to nothing, both words are alike."""
+    model, reading = {"decoder": decoder, "encoder": encoder}[family], Reading(tiny_tokenizer, family, 64)
+    preferred = tiny_tokenizer.convert_tokens_to_ids("and")
+    head = model.get_output_embeddings()
+    before = head.forward
+    push = torch.zeros(len(tiny_tokenizer)).index_fill_(0, torch.tensor(preferred), 50.0)
+    monkeypatch.setattr(head, "forward", lambda states: before(states) + push)
+    texts = rows("the sea", "the dry land", "a lamb", "fire came down", "seven days", "the king of")
+    found = {}
+    for calibrate in (False, True):
+        task = task_of(words={"good": "and", "bad": "the"}, calibrate=calibrate)
+        found[calibrate] = predict(model, task, task.encode(texts, reading), reading)
+    assert set(found[False]) == {"good"}
+    assert len(found[True]) == 6 and (family == "encoder" or set(found[True]) == {"good", "bad"})
+
+
+def test_a_long_text_is_cut_and_the_question_stays(tiny_tokenizer):
+    task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
+    for family in ("decoder", "encoder"):
+        (feature,) = task.encode(rows("the sea and " * 100), Reading(tiny_tokenizer, family, 32))
+        assert 24 <= len(feature["input_ids"]) <= 32
+        assert "It was" in tiny_tokenizer.decode(feature["input_ids"])
+
+
+def test_examples_that_leave_no_room_are_refused(tiny_tokenizer):
+    with pytest.raises(DataError, match=r"a prompt takes \d+ tokens.*training\.max_length is 16.*lower task\.shots"):
+        task_of(shots=8).encode(rows("the sea"), Reading(tiny_tokenizer, "decoder", 16))
