@@ -35,7 +35,8 @@ def bare(data: Path, folder: Path) -> None:
     )
     contamination.write_table(sets, folder / "table.parquet")
     rules = quality.QualityConfig()
-    needed = list(dict.fromkeys(n for f in (rules.gopher, rules.repetition, rules.fineweb) if f for n in f.counts))
+    wanted = dict.fromkeys(n for f in (rules.gopher, rules.repetition, rules.fineweb) if f for n in f.counts)
+    needed = [name for name in wanted if name in counts.EXPRESSIONS]
 
     class Mend:
         def __init__(self) -> None:
@@ -66,6 +67,7 @@ def bare(data: Path, folder: Path) -> None:
                 name: column.to_arrow().to_numpy(zero_copy_only=False).astype(np.float64)
                 for name, column in zip(needed, numbers, strict=True)
             }
+            counted |= counts.measured(table["text"], [name for name in wanted if name not in counts.EXPRESSIONS])
             values: dict[str, Any] = {}
             for family in self.quality.families:
                 values |= family.measures(counted)

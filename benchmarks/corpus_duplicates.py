@@ -100,10 +100,8 @@ def main() -> None:
         if inside:
             theory = [1 - (1 - s**config.rows) ** config.bands for _, s in inside]
             found = [pair in linked for pair, _ in inside]
-            curve.append(
-                {"jaccard": f"{low:.1f} to {low + 0.1:.1f}", "pairs": len(inside), "found": round(float(np.mean(found)), 3),
-                 "theory": round(float(np.mean(theory)), 3)}
-            )  # fmt: skip
+            rates = {"found": round(float(np.mean(found)), 3), "theory": round(float(np.mean(theory)), 3)}
+            curve.append({"jaccard": f"{low:.1f} to {low + 0.1:.1f}", "pairs": len(inside), **rates})
     alike = {pair for pair, s in true.items() if s >= 0.8}
     hits = alike & strict
     told = {

@@ -14,3 +14,56 @@ def test_killed_at_random_moments_a_run_ends_as_an_undisturbed_one(ground, subje
     from campaigns import kills
 
     assert_survived(kills.campaign(ground, 3, seed=hash(subject) % 7, subjects=(subject,)), 3)
+
+
+def test_killed_at_a_system_call_of_a_save_a_run_is_readable(ground):
+    from campaigns import syscalls
+
+    if not syscalls.available():
+        pytest.skip("strace is missing or may not attach; install it to kill a save at its system calls")
+    assert_survived(syscalls.campaign(ground, 40), 40)
+
+
+def test_what_was_altered_in_a_checkpoint_is_caught(ground):
+    from campaigns import corruption
+
+    assert_survived(corruption.campaign(ground, 200), 200)
+
+
+def test_bad_numbers_change_nothing(ground):
+    from campaigns import bad_numbers
+
+    assert_survived(bad_numbers.campaign(ground, 18), 18)
+
+
+def test_other_worlds_and_workers_read_the_same_batches(ground):
+    from campaigns import worlds
+
+    assert_survived(worlds.campaign(ground, workers=(1,)), 4)
+
+
+def test_asked_to_stop_a_run_loses_nothing(ground):
+    from campaigns import signals
+
+    assert_survived(signals.terminated(ground, 2), 2)
+
+
+def test_paused_and_under_a_jumping_clock_a_run_loses_nothing(ground):
+    from campaigns import signals
+
+    assert_survived(signals.paused(ground, 3), 3)
+    assert_survived(signals.jumping_clock(ground, 1), 1)
+
+
+def test_on_a_full_disk_the_last_checkpoint_stays_good(ground):
+    from campaigns import full_disk
+
+    if not full_disk.available(ground):
+        pytest.skip("no tmpfs may be mounted here; run as root to fill a disk")
+    assert_survived(full_disk.campaign(ground, 2), 2)
+
+
+def test_malformed_inputs_are_refused_or_accounted_for(ground):
+    from campaigns import bad_inputs
+
+    assert_survived(bad_inputs.campaign(ground, 200), 200)

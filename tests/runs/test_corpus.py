@@ -202,6 +202,23 @@ def test_ray_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
     assert content(folder) == content(built.folder)
 
 
+@pytest.mark.slow
+def test_shards_are_the_same_bytes_whatever_the_number_of_workers(
+    headstart: Command, raw: Path, tmp_path: Path
+) -> None:
+    from headstart.tokens.shards import Shards
+
+    for workers in (1, 3):
+        where = (f"output={tmp_path / str(workers)}", f"engine.workers={workers}", "--quiet")
+        headstart("corpus", str(raw / "recipe.yaml"), "tokenizer.vocab=800", "tokenizer.sample_mb=0.3", *where)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+    facts = json.loads((tmp_path / "1" / "headstart.json").read_text(encoding="utf-8"))["facts"]
+    for split in ("train", "validation"):
+        opened = Shards(tmp_path / "1" / "shards" / split)
+        assert opened.counts["documents"] == facts["splits"][split]["documents"]
+        assert opened.tokens == facts["shards"][split]["tokens"]
+
+
 def corpus_of_faults(headstart: Command, folder: Path, faults: int, longest: int) -> tuple[Path, Planted]:
     """Build a corpus, with nothing cleaned, out of files with faults in them."""
     inputs = folder / "inputs"

@@ -87,6 +87,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
         "tags.jsonl": '{"tokens": ["In", "Eden"], "tags": ["O", "B-LOC"]}\n' * 8,
         "parts.jsonl": '{"tokens": ["the", "man"], "tags": ["DET", "NOUN"]}\n' * 8,
         "untagged.jsonl": '{"tokens": ["the", "man"], "tags": ["DET"]}\n' * 8,
+        "misplaced.jsonl": '{"question": "", "context": "It is I.", "answers": {"text": ["I"], "answer_start": [5]}}\n'
+        * 8,
+        "choices.jsonl": '{"question": "Who?", "choices": ["I", "you"], "answer": 2}\n' * 8,
         "folder/notes.md": "mine",
         "unfinished/recipe.yaml": "seed: 0\n",
         "unknown/config.json": '{"model_type": "nonsense"}',

@@ -8,7 +8,7 @@ after the other, in the order in which they were made active.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from peft import PeftConfig, PeftType
@@ -70,8 +70,8 @@ class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
 
     def update_layer(self, adapter_name: str, config: BottleneckConfig) -> None:
         """Add an adapter that changes nothing yet (Houlsby et al. start near there, with weights of size 0.01)."""
-        base = self.get_base_layer()
-        width = base.nf if isinstance(base, Conv1D) else base.out_features
+        base: Any = self.get_base_layer()
+        width: int = base.nf if isinstance(base, Conv1D) else base.out_features
         middle = max(1, width // config.reduction)
         self.bottleneck_down[adapter_name] = torch.nn.Linear(width, middle)
         self.bottleneck_up[adapter_name] = torch.nn.Linear(middle, width)
@@ -96,7 +96,7 @@ class BottleneckModel(BaseTuner):
 
     prefix = "bottleneck_"
     tuner_layer_cls = BottleneckLayer
-    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+    target_module_mapping = {}  # noqa: RUF012 - peft declares it as an instance's
 
     def _create_and_replace(
         self, peft_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, current_key: str,

@@ -26,7 +26,8 @@ class MergeSettings(AdaptationSettings):
 class PeftAdaptation(BaseAdaptation):
     """A method of peft's: everything is frozen but what it adds, and the modules that the checkpoint lacked."""
 
-    config: AdaptationSettings
+    config: Any
+    """The section of the recipe, by the Config of the method."""
 
     def supports(self, task: Task, family: str) -> str | None:
         """Refuse LSTMs, which have no matrices that peft could wrap."""

@@ -51,11 +51,12 @@ class Prefix(VirtualTokens):
         layers = (getattr(config, name, None) for name in ("num_decoder_layers", "decoder_layers", "num_hidden_layers"))
         # peft takes the width of keys from that of states, from which T5's may differ.
         width = {"token_dim": config.num_heads * config.d_kv} if hasattr(config, "d_kv") else {}
+        projection = self.config.projection
         return PrefixTuningConfig(
             num_virtual_tokens=self.config.tokens,
             num_layers=next(filter(None, layers)),
-            prefix_projection=self.config.projection > 0,
-            encoder_hidden_size=self.config.projection or None,
+            prefix_projection=projection > 0,
+            **({"encoder_hidden_size": projection} if projection else {}),
             **width,
             **shared,
         )

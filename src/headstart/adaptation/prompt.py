@@ -47,15 +47,12 @@ class Prompt(VirtualTokens):
         """Return peft's prompt tuning, with embeddings as wide as the network's own (ALBERT's are narrow)."""
         from peft import PromptTuningConfig
 
-        start = {"prompt_tuning_init": "SAMPLE_VOCAB"}
+        start: dict[str, Any] = {"prompt_tuning_init": "SAMPLE_VOCAB"}
         if self.config.text:
-            where = str(model.name_or_path)
-            start = {
-                "prompt_tuning_init": "TEXT",
-                "prompt_tuning_init_text": self.config.text,
-                "tokenizer_name_or_path": where,
-            }
-        width = model.get_input_embeddings().weight.shape[1]
+            start = {"prompt_tuning_init": "TEXT", "prompt_tuning_init_text": self.config.text}
+            start["tokenizer_name_or_path"] = str(model.name_or_path)
+        embeddings: Any = model.get_input_embeddings()
+        width = embeddings.weight.shape[1]
         # One set of tokens: peft would make a second one for a decoder and never read it.
         return PromptTuningConfig(
             num_virtual_tokens=self.config.tokens, token_dim=width, num_transformer_submodules=1, **start, **shared
@@ -63,12 +60,13 @@ class Prompt(VirtualTokens):
 
     def dress(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the model with the virtual tokens' own outputs cut off, where it has one for each token."""
-        if model.peft_config["default"].task_type not in ("SEQ_CLS", "SEQ_2_SEQ_LM"):
+        wrapped: Any = model
+        if wrapped.active_peft_config.task_type not in ("SEQ_CLS", "SEQ_2_SEQ_LM"):
             model.register_forward_hook(_only_the_text, with_kwargs=True)
         return model
 
 
-def _only_the_text(model: torch.nn.Module, _: Any, inputs: dict[str, Any], output: Any) -> Any:
+def _only_the_text(model: Any, _: Any, inputs: dict[str, Any], output: Any) -> Any:
     """Cut the first positions off every output that has more of them than the text."""
     tokens, length = model.active_peft_config.num_virtual_tokens, inputs["input_ids"].shape[1]
     for name, value in output.items():

@@ -55,6 +55,7 @@ class QLora(PeftAdaptation):
         )
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = source.pretrained(quantization_config=four_bits, device_map=device)
+        module: Any
         for module in model.modules():
             # bitsandbytes 0.50 packs a processor's matrices anew when they are first evaluated, and never back: what is
             # trained afterwards gets no gradient through them.

@@ -41,7 +41,7 @@ class VirtualTokenSettings(AdaptationSettings):
 class VirtualTokens(PeftAdaptation):
     """A method that freezes the network and learns what stands before a text."""
 
-    config: VirtualTokenSettings
+    _room: int | None = None
 
     def supports(self, task: Task, family: str) -> str | None:
         """Refuse heads that peft cannot put virtual tokens before."""

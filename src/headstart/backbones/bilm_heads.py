@@ -103,5 +103,5 @@ class BiLMForTokenClassification(BiLMPreTrainedModel):
         """Return logits for each token's labels, and the loss where labels (-100: not predicted) are given."""
         output = self.bilm(input_ids, attention_mask, **inputs)
         logits = self.classifier(self.dropout(output.last_hidden_state))
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        loss: Any = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from headstart.core import registry
-from headstart.core.errors import RecipeError
+from headstart.core.errors import RecipeError, first_line
 
 RecipeT = TypeVar("RecipeT", bound=BaseModel)
 
@@ -85,6 +85,9 @@ def parse(path: Path) -> dict[str, Any]:
             f"{path}{place} is not valid YAML: {getattr(error, 'problem', error)}",
             do="Mend that line; text with `: `, `[` or `#` in it wants quotes",
         ) from error
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, brackets nested a thousand deep.
+        raise RecipeError(f"{path} holds what no recipe needs ({first_line(error)})", do="Mend the file") from error
     if not isinstance(raw, dict):
         held = {"NoneType": "nothing", "str": "plain text", "list": "a list"}.get(type(raw).__name__, repr(raw))
         raise RecipeError(
@@ -363,6 +366,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key is no plain word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark

@@ -1,4 +1,4 @@
-"""What quality rules count in a text, as native expressions over the column `text`.
+"""What quality rules count in a text, as native expressions over the column `text` and by its pieces.
 
 A word is a run of characters between blanks, a line one with something on it, a paragraph what stands between blank
 lines. A line or paragraph is duplicated where it stood before in the same text.
@@ -6,12 +6,15 @@ lines. A line or paragraph is duplicated where it stood before in the same text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from headstart.corpus.engine import evaluate
+from headstart.corpus.pieces import lines_of, paragraphs_of
+from headstart.corpus.rules import Values
 
 if TYPE_CHECKING:
     from daft import Expression
@@ -20,9 +23,21 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _TERMINAL = """[.!?…"'”’»。！？](?:\\[[0-9]+\\])?"""
 
 
-def measured(texts: pa.ChunkedArray | pa.Array, names: Iterable[str]) -> pa.Table:
-    """Return a column for each name, a row for each text."""
-    return evaluate(pa.table({"text": texts}), {name: EXPRESSIONS[name]() for name in names})
+def measured(texts: pa.ChunkedArray | pa.Array, names: Collection[str]) -> Values:
+    """Return the numbers of each name, one for each text."""
+    native = {name: EXPRESSIONS[name]() for name in names if name in EXPRESSIONS}
+    table = evaluate(pa.table({"text": texts}), native)
+    found = {name: table[name].to_numpy().astype(np.float64) for name in native}
+    for one, cut in {"line": lines_of, "paragraph": paragraphs_of}.items():
+        if f"distinct {one}s" in names:
+            numbers = cut(texts).numbers()
+            found |= {
+                f"{one}s": numbers["all"],
+                f"distinct {one}s": numbers["distinct"],
+                f"characters in {one}s": numbers["characters"],
+                f"characters in distinct {one}s": numbers["distinct characters"],
+            }
+    return found
 
 
 def _count(pattern: str) -> Callable[[], Expression]:
@@ -62,21 +77,6 @@ def _stop_words() -> Expression:
     return found
 
 
-def _pieces(separator: str, distinct: bool, inside: str) -> Callable[[], Expression]:
-    """Count the pieces of a text, or the characters inside them, all or each once."""
-
-    def expression() -> Expression:
-        from daft import DataType, col
-        from daft.functions import length, list_count, list_distinct, list_join, regexp_replace, split
-
-        pieces = split(regexp_replace(col("text"), r"\n{2,}", "\n") if separator == "\n" else col("text"), separator)
-        pieces = list_distinct(pieces) if distinct else pieces
-        number = list_count(pieces) if inside == "pieces" else length(list_join(pieces, ""))
-        return number.cast(DataType.float64())
-
-    return expression
-
-
 EXPRESSIONS: dict[str, Callable[[], Expression]] = {
     "characters": _characters,
     "words": _count(r"\S+"),
@@ -90,13 +90,6 @@ EXPRESSIONS: dict[str, Callable[[], Expression]] = {
     "lines with an ellipsis": _count(r"(?m)(?:…|\.\.\.)$"),
     "lines with an end": _count(rf"(?m){_TERMINAL}$"),
     "short lines": _count(r"(?m)^[^\n]{1,29}$"),
-    "distinct lines": _pieces("\n", True, "pieces"),
-    "characters in lines": _pieces("\n", False, "characters"),
-    "characters in distinct lines": _pieces("\n", True, "characters"),
-    "paragraphs": _pieces("\n\n", False, "pieces"),
-    "distinct paragraphs": _pieces("\n\n", True, "pieces"),
-    "characters in paragraphs": _pieces("\n\n", False, "characters"),
-    "characters in distinct paragraphs": _pieces("\n\n", True, "characters"),
     "sentences": _count(r"[.!?…][”’»\x22')\]]*(?:\s|$)|[。！？]"),
     "lorem ipsum": _has(r"(?i-u)lorem ipsum"),
     "curly bracket": _has(r"\{"),

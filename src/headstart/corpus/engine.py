@@ -37,6 +37,9 @@ class EngineConfig(Section):
     runner: Literal["native", "ray"] = Field("native", description="this machine, or a Ray cluster")
     address: str | None = Field(None, description="the cluster's address; a local one is started where none is given")
     workers: int | None = Field(None, ge=1, description="tasks at a time; the number of cores where none is given")
+    partitions: int | None = Field(
+        None, ge=1, description="partitions of a shuffle on a cluster; as many as workers where none is given"
+    )
 
 
 def load() -> Any:
@@ -66,6 +69,8 @@ def start(config: EngineConfig) -> None:
         own = {"num_cpus": workers(config), "include_dashboard": False, "log_to_driver": False}
         ray.init(address=config.address) if config.address else ray.init(**own)
     daft.set_runner_ray()
+    # The default of 200 costs a task each, a minute of scheduling for a corpus of a few megabytes.
+    daft.set_execution_config(shuffle_aggregation_default_partitions=config.partitions or workers(config))
 
 
 def workers(config: EngineConfig) -> int:

@@ -15,7 +15,8 @@ class FineWeb(Section):
 
     paper: ClassVar[str] = "Penedo et al. 2024, FineWeb, section 3.6"
     counts: ClassVar[tuple[str, ...]] = (
-        "lines", "lines with an end", "short lines", "characters in lines", "characters in distinct lines",
+        "lines", "lines with an end", "short lines", "distinct lines", "characters in lines",
+        "characters in distinct lines",
     )  # fmt: skip
 
     min_ended_lines: float = Field(0.12, ge=0, le=1, description="share of lines that end with punctuation, at least")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
@@ -60,8 +59,7 @@ class Quality:
     def measure(self, texts: pa.Array | pa.ChunkedArray) -> Values:
         """Return what the rules look at, by name, for each text."""
         needed = dict.fromkeys(name for family in self.families for name in family.counts)
-        counted = counts.measured(texts, needed)
-        numbers = {name: counted[name].to_numpy().astype(np.float64) for name in needed}
+        numbers = counts.measured(texts, needed)
         values: Values = {}
         for family in self.families:
             values |= family.measures(numbers)

@@ -28,12 +28,14 @@ def before_and_after(
     """Measure a body as it was and as an adaptation left it.
 
     An adapter of peft's is switched off for the number before, so that what else was done to the body beneath it, such
-    as quantisation, counts on both sides. Other models are compared with the checkpoint itself.
+    as quantisation, counts on both sides; one that gives the body virtual tokens to read leaves it as it was. Other
+    models are compared with the checkpoint itself.
     """
-    switched_off = getattr(model, "disable_adapter", None)
-    if switched_off is None:
-        before = of_checkpoint()
-    else:
-        with switched_off():
-            before = value_of(model)
-    return Forgetting(what, before, value_of(model))
+    after = value_of(model)
+    adapter = getattr(model, "active_peft_config", None)
+    if adapter is None:
+        return Forgetting(what, of_checkpoint(), after)
+    if adapter.is_prompt_learning:
+        return Forgetting(what, after, after)
+    with model.disable_adapter():
+        return Forgetting(what, value_of(model), after)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -17,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from headstart.core import artifact, registry
 from headstart.core.contracts import Reading, Rehearsal, Task
-from headstart.core.errors import ArtifactError, first_line
+from headstart.core.errors import ArtifactError, HeadstartError, first_line
 from headstart.core.randomness import integer
 
 _OF_THEIR_OWN = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
@@ -46,6 +45,8 @@ class CheckpointFolder:
         """Load the tokenizer that lies beside the weights."""
         try:
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.path))
+            # Some of what a config can hold comes to light only when a text is read.
+            tokenizer("a")
         # The loader raises bare Exception for a torn tokenizer.json.
         except Exception as error:
             raise ArtifactError(
@@ -66,10 +67,13 @@ class CheckpointFolder:
     def pretrained(self, **loading: Any) -> PreTrainedModel:
         """Load the weights; the head's are new. Keywords go to `from_pretrained`."""
         self._seed()
-        how = {"config": self._config(), "dtype": torch.float32, **loading}
         try:
+            how = {"config": self._config(), "dtype": torch.float32, **loading}
             model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **how)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except HeadstartError:
+            raise
+        # What a hostile config or header leads to cannot be told beforehand; out of memory is one of the ends.
+        except Exception as error:
             raise ArtifactError(
                 f"the weights in {self.path} cannot be loaded ({first_line(error)})",
                 allowed="model.safetensors lies beside config.json and fits it",
@@ -113,7 +117,8 @@ class CheckpointFolder:
     def _require_family(self) -> tuple[str, str]:
         try:
             config = AutoConfig.from_pretrained(str(self.path))
-        except (OSError, ValueError, KeyError) as error:
+        # A config with values of other kinds raises whatever comes first: errors of type, attribute, validation.
+        except Exception as error:
             raise ArtifactError(
                 f"{self.path / 'config.json'} is no config that transformers can read ({first_line(error)})",
                 do="Restore the folder or give another",

@@ -89,10 +89,11 @@ class TextToText(WritingTask):
         names = columns_of(self.config.template)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*(examples.columns[n] for n in names), strict=True)]
         room = min(self.config.max_target, reading.max_length // 2) if reading.family == "decoder" else 0
-        sources = [self._fitted(row, reading, reading.max_length - room) for row in rows]
+        fitted = [self._fitted(row, reading, reading.max_length - room) for row in rows]
         targets = [self.cast.write(gold) for gold in examples.labels] if training else None
-        features = self.written(sources, targets, reading)
-        for row, feature in zip(rows, features, strict=True):
+        features = self.written([source for source, _ in fitted], targets, reading)
+        for row, feature, (_, cut) in zip(rows, features, fitted, strict=True):
+            feature["cut"] |= cut
             lists = [value for value in row.values() if isinstance(value, list)]
             feature["words"] = len(lists[0] if lists else str(row[names[0]]).split())
         return features
@@ -131,15 +132,19 @@ class TextToText(WritingTask):
         rows: list[Any] = words if self.config.gold == "labels" else list(texts)
         return Examples(dict.fromkeys(columns_of(self.config.template), rows), gold[self.config.gold], "toy rows")
 
-    def _fitted(self, row: Mapping[str, Any], reading: Reading, most: int) -> str:
-        """Fill the template; of a source that is too long, the end of its longest column is left out, then others."""
+    def _fitted(self, row: Mapping[str, Any], reading: Reading, most: int) -> tuple[str, bool]:
+        """Fill the template; of a source that is too long, the end of its longest column is left out, then others.
+
+        Returns the source, and whether something was left out.
+        """
         texts = {name: self._as_text(value) for name, value in row.items()}
+        whole = dict(texts)
         for longest in sorted(texts, key=lambda name: -len(texts[name])):
             while (excess := len(reading.tokenizer(self._filled(texts))["input_ids"]) - most) > 0 and texts[longest]:
                 bare = reading.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
                 kept = len(bare["input_ids"]) - excess
                 texts[longest] = texts[longest][: bare["offset_mapping"][kept - 1][1]] if kept > 0 else ""
-        return self._filled(texts)
+        return self._filled(texts), texts != whole
 
     def _filled(self, texts: Mapping[str, str]) -> str:
         fields = string.Formatter().parse(self.config.template)

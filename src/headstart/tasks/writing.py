@@ -60,13 +60,18 @@ class WritingTask(BaseTask):
         decodes = reading.family == "decoder"
         room = min(self.config.max_target, reading.max_length // 2)
         most = reading.max_length - room if decodes else reading.max_length
-        read = tokenizer(list(sources), truncation=True, max_length=most, return_attention_mask=False)["input_ids"]
+        encoded = tokenizer(list(sources), truncation=True, max_length=most, return_attention_mask=False)
+        read = encoded["input_ids"]
+        # A slow tokenizer does not tell what it left out.
+        cut = [bool(e.overflowing) for e in encoded.encodings] if tokenizer.is_fast else [False] * len(read)
         if decodes:
             # The end of the text is what the model is to write.
             read = [ids[:-1] if ids and ids[-1] == end else ids for ids in read]
             first = end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
             read = [ids or [first] for ids in read]
-        features: list[Feature] = [{"input_ids": ids, "end": end, "room": room} for ids in read]
+        features: list[Feature] = [
+            {"input_ids": ids, "end": end, "room": room, "cut": lacks} for ids, lacks in zip(read, cut, strict=True)
+        ]
         for feature, target in zip(features, targets or (), strict=targets is not None):
             ids = self._target(target, reading)[:room]
             before = len(feature["input_ids"]) if decodes else 0
@@ -83,6 +88,11 @@ class WritingTask(BaseTask):
             batch["input_ids"] = stack(ids, reading.pad, "left")
             batch["attention_mask"] = stack([[1] * len(row) for row in ids], 0, "left")
         return batch
+
+    def notes(self, features: Sequence[Feature]) -> list[str]:
+        """Say how many sources the model does not read to their end."""
+        cut = sum(feature["cut"] for feature in features)
+        return [f"{cut:,} of {len(features):,} sources are cut at training.max_length."] if cut else []
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return cross-entropy, summed over the targets' tokens."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from headstart.core import artifact
@@ -142,7 +143,11 @@ def _choose(folder: Path, fingerprint: str) -> tuple[str, list[str]]:
 def _write(tensors: dict[str, torch.Tensor], folder: str, sharded: bool) -> None:
     with _quiet():
         writer = HuggingFaceStorageWriter(folder, save_distributed=True)
-        dcp.save(tensors, storage_writer=writer, no_dist=not sharded)
+        try:
+            dcp.save(tensors, storage_writer=writer, no_dist=not sharded)
+        except CheckpointException as error:
+            # It is no Exception, and hides what went wrong (a full disk, say) behind the rank where it did.
+            raise next(iter(error.failures.values()))[0] from error
 
 
 def _retain(folder: Path, target: Path, keep: int) -> None:

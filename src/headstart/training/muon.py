@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
             part.step()
 
 
-def layer_matrices(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+def layer_matrices(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Yield the weight matrices of linear maps inside repeated layers: neither embeddings nor heads."""
     for stack in module.modules():
         if isinstance(stack, torch.nn.ModuleList):

@@ -7,7 +7,7 @@ import signal
 import time
 
 from .report import Found
-from .subjects import SUBJECTS, Ground, differences
+from .subjects import STEPS, SUBJECTS, Ground, differences
 
 
 def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...] = tuple(SUBJECTS)) -> Found:
@@ -41,7 +41,7 @@ def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...
         else:
             found.failures += differences(folder, reference.folder)
     found.notes = [
-        f"{runs} runs of 30 steps with dropout, accumulation, two row lengths or a mixture",
+        f"{runs} runs of {STEPS} steps with dropout, accumulation, two row lengths or a mixture",
         f"{in_saves} kills fell into a save",
     ]
     return found

@@ -60,7 +60,8 @@ class Nursery:
         logs.mkdir(parents=True, exist_ok=True)
         self.logs, self.codes, self._count = logs, {}, 0
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, __file__]
+        # -P: the files beside this one must not pass for modules of the standard library.
+        command = [sys.executable, "-P", __file__]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, bufsize=1
         )

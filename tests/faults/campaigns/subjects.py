@@ -1,4 +1,4 @@
-"""The runs that are disturbed, small and with all that makes a resume hard, and the comparison with undisturbed ones."""
+"""The runs that are disturbed, small but with all that makes a resume hard, and how they are compared."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .nursery import Nursery
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = ROOT / "recipes" / "quickstart"
-STEPS = 30
+STEPS = 16
 
 # Every step is logged, and saved if there is time: about as long is spent in saves as in steps.
 _COMMON = (
     "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps", "training.evaluations=2",
-    "training.logging_steps=1", "training.save_minutes=0.0005", "training.micro_batch_size=8", "training.precision=fp32",
-    "corpus.files=[{corpus}]", "corpus.prepared={prepared}", "training.batch_tokens=512",
+    "training.logging_steps=1", "training.save_minutes=0.0005", "training.micro_batch_size=8",
+    "training.precision=fp32", "corpus.files=[{corpus}]", "corpus.prepared={prepared}", "training.batch_tokens=512",
 )  # fmt: skip
 _LENGTHS = "training.row_length=[{length: 32, share: 0.5}, {length: 64, share: 0.5}]"
 SUBJECTS: dict[str, tuple[str, ...]] = {
@@ -26,8 +26,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "backbone={family: encoder, kind: modernbert, size: tiny, dropout: 0.1}", "objective=masked_lm", _LENGTHS,
     ),
     "causal_lm": (
-        "backbone={family: decoder, kind: gpt2, size: tiny, dropout: 0.1}", "objective=causal_lm", "training.row_length=32",
-        "training.optim=muon",
+        "backbone={family: decoder, kind: gpt2, size: tiny, dropout: 0.1}", "objective=causal_lm",
+        "training.row_length=32", "training.optim=muon",
     ),
     "encoder-decoder": (
         "backbone={family: encoder-decoder, kind: t5, size: tiny, dropout: 0.1}", "training.row_length=32",

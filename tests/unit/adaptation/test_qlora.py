@@ -13,6 +13,8 @@ from headstart.adaptation.lora import Lora
 from headstart.adaptation.qlora import QLora
 from headstart.core.errors import ResourceError
 from headstart.stages.adapt import size
+from headstart.training import checkpoint
+from headstart.training.checkpoint import Progress
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes: pip install 'headstart[quant]'"
@@ -62,6 +64,22 @@ def test_an_evaluation_changes_neither_weights_nor_gradients(pretrained):
         name for name, p in model.named_parameters() if p.requires_grad and "layers.0" in name and "lora_B" in name
     )
     assert model.get_parameter(lowest).grad.abs().max() > 0
+
+
+@installed
+def test_a_stopped_run_goes_on_from_its_checkpoint(pretrained, tmp_path):
+    given = pretrained("bert")
+    model = QLora().adapt(given.source)
+    given.train(model)
+    said = given.outputs(model)
+    checkpoint.save(tmp_path, model, _optimiser(model), Progress(step=3), {}, "run", keep=1)
+    other = QLora().adapt(given.source)
+    assert checkpoint.restore(tmp_path, other, _optimiser(other), "run") is not None
+    assert torch.equal(given.outputs(other), said)
+
+
+def _optimiser(model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 
 
 def test_what_is_missing_is_named_with_the_command_that_brings_it(pretrained, monkeypatch):

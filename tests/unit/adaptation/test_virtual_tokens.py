@@ -23,8 +23,8 @@ CASES = [
     (Prompt, "modernbert-decoder", SPEAKER), (Prompt, "t5", WRITER), (Prompt, "bart", WRITER),
     (Prompt, "xlnet", CLASSIFIER), (Prompt, "xlnet", "AutoModel"),
     (Prefix, "bert", CLASSIFIER), (Prefix, "bert", TAGGER), (Prefix, "roberta", CLASSIFIER),
-    (Prefix, "electra", READER), (Prefix, "gpt2", CLASSIFIER), (Prefix, "llama", SPEAKER), (Prefix, "modernbert-decoder", CLASSIFIER),
-    (Prefix, "t5", WRITER), (Prefix, "bart", WRITER),
+    (Prefix, "electra", READER), (Prefix, "gpt2", CLASSIFIER), (Prefix, "llama", SPEAKER),
+    (Prefix, "modernbert-decoder", CLASSIFIER), (Prefix, "t5", WRITER), (Prefix, "bart", WRITER),
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
 
 from headstart.corpus import lines
+from headstart.corpus.pieces import hashes_of
 from headstart.corpus.proportions import chances, rates
 
 
@@ -44,7 +45,7 @@ def test_boilerplate_is_taken_out_and_gaps_are_closed() -> None:
     assert after.to_pylist() == ["Home page\nReal text one.", "Only this.", "", "Nothing here"]
     assert count == 4 and size == sum(map(len, documents)) - sum(map(len, after.to_pylist()))
     # A paragraph alone, whose lines may stand elsewhere.
-    both = lines._hashes(["Copyright\nAll rights"], 1)
+    both = hashes_of(["Copyright\nAll rights"], 1)
     after, _, _ = lines.without(texts("Copyright\nAll rights\n\nText", "Copyright\nis kept"), both)
     assert after.to_pylist() == ["Text", "Copyright\nis kept"]
     assert lines.without(texts("x"), np.zeros(0, np.uint64))[1:] == (0, 0)

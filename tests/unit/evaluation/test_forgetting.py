@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
 
 from headstart.evaluation.forgetting import Forgetting, before_and_after
 
@@ -12,15 +15,22 @@ def test_a_plain_model_is_compared_with_its_checkpoint():
     assert found == Forgetting("loss", 2.0, 2.5) and found.change == 0.5
 
 
-def test_an_adapter_is_switched_off_for_the_loss_before():
-    class Adapted:
-        loss = 3.0
+class Adapted:
+    """As peft's models are: with an adapter that can be switched off."""
 
-        @contextmanager
-        def disable_adapter(self):
-            self.loss = 2.9
-            yield
-            self.loss = 3.0
+    def __init__(self, is_prompt_learning: bool) -> None:
+        self.active_peft_config = SimpleNamespace(is_prompt_learning=is_prompt_learning)
+        self.loss = 3.0
 
-    found = before_and_after("loss", Adapted(), lambda model: model.loss, lambda: 1.0)
-    assert (found.before, found.after) == (2.9, 3.0)
+    @contextmanager
+    def disable_adapter(self):
+        assert not self.active_peft_config.is_prompt_learning, "peft cannot, for a classifier"
+        self.loss = 2.9
+        yield
+        self.loss = 3.0
+
+
+@pytest.mark.parametrize(("prompts", "before"), [(False, 2.9), (True, 3.0)])
+def test_an_adapter_is_switched_off_for_the_number_before_where_it_stands_in_the_body(prompts, before):
+    found = before_and_after("loss", Adapted(prompts), lambda model: model.loss, lambda: 1.0)
+    assert (found.before, found.after) == (before, 3.0)

@@ -15,7 +15,7 @@ from headstart.core import registry
 from headstart.core.errors import DataError, RecipeError
 from headstart.evaluation.correlations import pearson, spearman
 from headstart.evaluation.labels import accuracy, f1, macro_f1, matthews
-from headstart.evaluation.metrics import compute
+from headstart.evaluation.metrics import about, compute
 
 GOLD = [0, 0, 0, 1, 1, 1, 1, 0]
 PREDICTED = [0, 1, 0, 1, 0, 1, 1, 0]
@@ -99,4 +99,5 @@ def test_compute_goes_by_the_registry_and_keeps_the_order() -> None:
 def test_every_registered_metric_has_a_line_of_help() -> None:
     for entry in registry.describe("metrics"):
         assert entry.help.endswith("."), entry.name
-        assert compute([entry.name], GOLD, GOLD)[entry.name] == pytest.approx(1.0)
+        if about(entry.name).of in ("label", "number"):
+            assert compute([entry.name], GOLD, GOLD)[entry.name] == pytest.approx(1.0)

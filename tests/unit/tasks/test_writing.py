@@ -161,6 +161,14 @@ def test_a_decoder_has_room_for_prompt_and_target(writer):
     assert sum(label != -100 for label in feature["labels"]) == 16
 
 
+def test_sources_that_are_cut_are_counted(writer):
+    for task, column in ((text_task(), "text"), (Seq2Seq(Seq2Seq.Config()), "source")):
+        reading, _ = opened(writer("t5"), task)
+        features = task.encode(Examples({column: ["heaven and earth " * 40, "heaven", "x"]}, ["a"] * 3), reading)
+        assert task.notes(features) == ["1 of 3 sources are cut at training.max_length."]
+        assert task.notes(features[1:]) == []
+
+
 def test_an_empty_prompt_still_has_a_token(writer):
     task = text_task()
     reading, model = opened(writer("gpt2"), task)

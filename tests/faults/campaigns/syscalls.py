@@ -1,0 +1,176 @@
+"""`kill -9` at each system call of one save: strace stops the process at the call's entry and delivers SIGKILL there.
+
+The process is stopped just before the save, strace is attached to it, and it goes on. What is traced is the thread that
+saves. Death at the entry of each call is death between every two effects that a save has on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from .report import Found
+from .subjects import Ground
+
+# A run of a toy with two good checkpoints; a third is saved, and the oldest removed.
+_SAVE = """
+import os, signal, sys, pathlib, torch
+from headstart.training import checkpoint
+from headstart.training.checkpoint import Progress
+folder = pathlib.Path({folder!r})
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+optimiser = torch.optim.AdamW(module.parameters())
+
+def advance(step):
+    module(torch.ones(1, 8)).sum().backward()
+    optimiser.step()
+    return Progress(step=step)
+
+def restored():
+    found = checkpoint.restore(folder, module, optimiser, "run")
+    return found[0].step if found else 0
+"""
+_FIRST = (
+    _SAVE
+    + """
+for step in (1, 2):
+    checkpoint.save(folder, module, optimiser, advance(step), {{}}, "run", keep=2)
+os._exit(0)
+"""
+)
+_THIRD = (
+    _SAVE
+    + """
+assert restored() == 2
+progress = advance(3)
+os.kill(os.getpid(), signal.SIGSTOP)
+checkpoint.save(folder, module, optimiser, progress, {{}}, "run", keep=2)
+os._exit(0)
+"""
+)
+# It goes on from the second checkpoint or the third, and a save after that succeeds and leaves nothing behind.
+_CHECK = (
+    _SAVE
+    + """
+step = restored()
+assert step in (2, 3), step
+checkpoint.save(folder, module, optimiser, advance(4), {{}}, "run", keep=2)
+left = sorted(path.name for path in folder.iterdir())
+assert left == [f"step-{{step:09d}}", "step-000000004"], left
+assert restored() == 4
+os._exit(step)
+"""
+)
+
+
+def available() -> bool:
+    """Say whether strace is there and may attach to a process."""
+    if shutil.which("strace") is None:
+        return False
+    sleeper = subprocess.Popen(["sleep", "30"])
+    try:
+        done = subprocess.run(
+            ["strace", "-p", str(sleeper.pid), "-e", "inject=all:signal=KILL:when=1"],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+        return sleeper.wait(timeout=5) == -signal.SIGKILL and done.returncode in (0, 137, -9)
+    except (subprocess.TimeoutExpired, OSError):
+        return False
+    finally:
+        sleeper.kill()
+
+
+def campaign(ground: Ground, count: int | None = None, seed: int = 0) -> Found:
+    """Kill a save at each of its system calls, or at `count` of them: each kind once, then others by chance."""
+    found = Found("`kill -9` at each system call of one save (strace's inject)", "0 unreadable runs")
+    good = ground.fresh("saves")
+    good.mkdir()
+    ground.nursery.run([], code=_FIRST.format(folder=str(good)))
+    calls = _calls(ground, good)
+    chosen = list(range(len(calls)))
+    if count is not None:
+        kinds = {name: place for place, (name, _) in reversed(list(enumerate(calls)))}
+        rest = [place for place in chosen if place not in kinds.values()]
+        chosen = [*kinds.values(), *random.Random(seed).sample(rest, max(0, min(len(rest), count - len(kinds))))]
+    resumed: Counter[int] = Counter()
+    for place in chosen:
+        name, number = calls[place]
+        folder = ground.fresh("killed-save")
+        shutil.copytree(good, folder)
+        code = _traced(ground, folder, f"inject={name}:signal=KILL:when={number}")
+        found.count += 1
+        if code != -signal.SIGKILL:
+            found.failures.append(f"call {place}, {name} {number}: the save was not killed, but left with {code}")
+            continue
+        check = ground.nursery.start([], code=_CHECK.format(folder=str(folder)))
+        step = check.wait()
+        resumed[step] += 1
+        if step not in (2, 3):
+            found.failures.append(f"killed at call {place}, {name} {number}: {check.said()[-600:]}")
+        shutil.rmtree(folder)
+    kinds_of_all, kinds_hit = ({calls[place][0] for place in places} for places in (range(len(calls)), chosen))
+    found.notes = [
+        f"a save makes {len(calls)} calls of {len(kinds_of_all)} kinds; killed at {len(chosen)} of {len(kinds_hit)}",
+        f"{resumed[2]} went on from the checkpoint before, {resumed[3]} from the new one",
+    ]
+    return found
+
+
+def _calls(ground: Ground, good: Path) -> list[tuple[str, int]]:
+    """Return the calls of an undisturbed save in their order, each with its number among those of its name."""
+    folder = ground.fresh("traced-save")
+    shutil.copytree(good, folder)
+    trace = ground.work / "trace.txt"
+    assert _traced(ground, folder, "trace=all", ["-o", str(trace)]) == 0
+    shutil.rmtree(folder)
+    counts: Counter[str] = Counter()
+    calls: list[tuple[str, int]] = []
+    for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
+        match = re.match(r"(\w+)\(", line)
+        if match and match[1] != "exit_group":
+            counts[match[1]] += 1
+            calls.append((match[1], counts[match[1]]))
+    assert {"fsync", "rename", "write"} <= {name for name, _ in calls}, "the trace shows no save"
+    return calls
+
+
+def _traced(ground: Ground, folder: Path, expression: str, more: list[str] | None = None) -> int:
+    """Save under strace, and return the code that the saving process left with."""
+    child = ground.nursery.start([], code=_THIRD.format(folder=str(folder)))
+    _wait_until(lambda: _state(child.pid) == "T" or not child.is_alive)
+    tracer = subprocess.Popen(
+        ["strace", "-p", str(child.pid), "-e", expression, *(more or [])],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "attached" in tracer.stderr.readline()
+    os.kill(child.pid, signal.SIGCONT)
+    try:
+        return child.wait(60)
+    finally:
+        tracer.communicate()
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _wait_until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
