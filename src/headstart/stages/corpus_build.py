@@ -91,7 +91,8 @@ class Build:
             (target / "found").mkdir(parents=True, exist_ok=True)
             pq.write_table(duplicates.SCHEMA.empty_table(), target / "found" / "none.parquet")
             return {}
-        return duplicates.find(self.work / "clean", target, self.recipe.duplicates)
+        sizes = duplicates.find(self.work / "clean", target, self.recipe.duplicates)
+        return {"fingerprints": _size(self.work / "clean" / "fingerprints"), **sizes}
 
     def _left(self, kind: str, *columns: str) -> Any:
         """Return a frame over a kind of the parts' tables, without the duplicates."""
@@ -104,12 +105,7 @@ class Build:
         shutil.rmtree(self.work / "lines", ignore_errors=True)
         found = lines.repeated(self._left("lines", "line"), self.recipe.lines.documents)
         found.write_parquet(str(self.work / "lines"), compression="zstd")
-        files = sorted((self.work / "clean" / "lines").glob("*.parquet"))
-        return {
-            "rows": sum(pq.read_metadata(file).num_rows for file in files),
-            "bytes": sum(file.stat().st_size for file in files),
-            "repeated": len(lines.load(self.work / "lines")),
-        }
+        return {**_size(self.work / "clean" / "lines"), "repeated": len(lines.load(self.work / "lines"))}
 
     def _rates(self) -> dict[str, float]:
         """Return what is kept of each source and language; nothing where all is kept as it comes."""
@@ -236,6 +232,13 @@ def _rates_of(cleaned: Sequence[dict[str, Any]], megabytes: float) -> dict[str, 
         name: {"seconds": round(value, 2), "mb_per_second": round(megabytes / value, 1) if value else 0.0}
         for name, value in seconds.items()
     }
+
+
+def _size(folder: Path) -> dict[str, int]:
+    """Return how many rows and bytes the tables of a folder hold."""
+    files = sorted(folder.glob("*.parquet"))
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    return {"rows": rows, "bytes": sum(file.stat().st_size for file in files)}
 
 
 def _linked(source: Path, target: Path) -> None:

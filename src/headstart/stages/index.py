@@ -87,7 +87,7 @@ def run(recipe: IndexRecipe, quiet: bool = False) -> Path:
     facts: dict[str, Any] = {"recipe": folder.recipe, "parents": {"model": artifact.identity(Path(recipe.model))}}
     with (
         RecordedMeter(folder.path / "cost.json", recipe.cost) as meter,
-        artifact.published(folder.path, KIND, **{"facts": facts}) as staging,
+        artifact.published(folder.path, KIND, facts=facts) as staging,
     ):
         facts |= _build(recipe, work, staging, quiet)
         meter.write()

@@ -85,7 +85,7 @@ class Embed(BaseTask):
     def columns(self, split: Split) -> Sequence[Column]:
         """Name the training texts and what is said of them, or the two texts of other rows and their gold value."""
         if split == "train":
-            gold = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
+            gold: dict[str, list[Any]] = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
             texts = [Column(name, TEXT, "task.texts") for name in self.config.texts]
             return [*texts, *([] if gold is None else [Column(self.config.label, gold, "task.label", is_gold=True)])]
         setting = "task.texts" if self.config.test_texts is None else "task.test_texts"
@@ -138,8 +138,9 @@ class Embed(BaseTask):
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Give the model the head of the softmax loss; it serves training alone."""
         if self.config.loss == "softmax" and not hasattr(model, _HEAD):
+            embeddings: Any = model.get_input_embeddings()
             static = self.config.pooling == STATIC
-            width = model.get_input_embeddings().weight.shape[1] if static else model.config.hidden_size
+            width: int = embeddings.weight.shape[1] if static else model.config.hidden_size
             model.add_module(_HEAD, torch.nn.Linear(3 * width, len(self.labels)))
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:

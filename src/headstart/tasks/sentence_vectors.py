@@ -99,7 +99,8 @@ def write_modules(model: PreTrainedModel, reading: Reading, pooling: str, folder
     """
     modules = library("modules")
     if pooling == STATIC:
-        table = model.get_input_embeddings().weight.detach().cpu().float().contiguous()
+        embeddings: Any = model.get_input_embeddings()
+        table = embeddings.weight.detach().cpu().float().contiguous()
         chain = [modules.StaticEmbedding(reading.tokenizer, embedding_weights=table)]
         folders = ["0_StaticEmbedding"]
     else:
