@@ -85,7 +85,7 @@ class Embed(BaseTask):
     def columns(self, split: Split) -> Sequence[Column]:
         """Name the training texts and what is said of them, or the two texts of other rows and their gold value."""
         if split == "train":
-            gold: dict[str, list[Any]] = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
+            gold = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
             texts = [Column(name, TEXT, "task.texts") for name in self.config.texts]
             return [*texts, *([] if gold is None else [Column(self.config.label, gold, "task.label", is_gold=True)])]
         setting = "task.texts" if self.config.test_texts is None else "task.test_texts"
@@ -211,7 +211,10 @@ class Embed(BaseTask):
             for text, other, kind in zip(texts, others, kinds, strict=True)
         ]
         columns = dict(zip(self.config.texts, (list(texts), seconds, others), strict=False))
-        gold = {"cosine": [(5.0, 3.0, 0.0)[kind] for kind in kinds], "softmax": [f"kind {kind}" for kind in kinds]}
+        gold: dict[str, list[Any]] = {
+            "cosine": [(5.0, 3.0, 0.0)[kind] for kind in kinds],
+            "softmax": [f"kind {kind}" for kind in kinds],
+        }
         return Examples(columns, gold.get(self.config.loss, [None] * len(texts)), "toy rows")
 
     @property

@@ -23,6 +23,7 @@ from headstart.tasks.source import beneath
 class WritingSettings(Section):
     """How long a target is, and how one is searched for; names are those of transformers' GenerationConfig."""
 
+    kind: str = ""
     max_target: int = Field(64, ge=2, description="tokens of the longest target: cut in training, the end of writing")
     num_beams: int = Field(1, ge=1, description="beams of the search for the likeliest text; 1: greedy")
     length_penalty: float = Field(1.0, description="with beams: above 0 favours long texts, below 0 short ones")
