@@ -36,6 +36,18 @@ def test_bad_numbers_change_nothing(ground):
     assert_survived(bad_numbers.campaign(ground, 18), 18)
 
 
+def test_a_rank_that_dies_takes_the_job_down_and_the_launcher_brings_it_back(ground):
+    from campaigns import ranks
+
+    assert_survived(ranks.campaign(ground, 1), 1)
+
+
+def test_asked_to_stop_the_launcher_lets_its_ranks_save_and_says_go_on(ground):
+    from campaigns import ranks
+
+    assert_survived(ranks.stopped(ground), 1)
+
+
 def test_other_worlds_and_workers_read_the_same_batches(ground):
     from campaigns import worlds
 

@@ -52,7 +52,7 @@ class Lora(PeftAdaptation):
 
     paper: ClassVar[str] = "Hu et al. 2022, LoRA"
 
-    class Config(MergeSettings, LoraSettings):
+    class Config(LoraSettings, MergeSettings):
         """The settings of LoRA, and what is saved."""
 
         name: Literal["lora"] = "lora"

@@ -53,6 +53,9 @@ class NewLayers(BaseAdaptation):
         if self.config.kind == "layers":
             model = source.pretrained(config=self._deeper(model))
             freeze_body(model, source.new_parameters())
+            if getattr(model.config, "num_decoder_layers", None) and model.can_generate():
+                # transformers 5 makes room for as many layers as a T5's encoder has, and breaks on a deeper decoder.
+                model.generation_config.use_cache = False
             return model
         freeze_body(model, source.new_parameters())
         width = model.config.hidden_size
@@ -63,9 +66,9 @@ class NewLayers(BaseAdaptation):
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the deeper network as it is; a perceptron makes a network of ours."""
-        frozen = getattr(model, model.base_model_prefix)
-        if not isinstance(frozen, FrozenBody):
+        if self.config.kind == "layers":
             return model
+        frozen = getattr(model, model.base_model_prefix)
         setattr(model, model.base_model_prefix, frozen.body)
         hidden = self.config.hidden or 4 * model.config.hidden_size
         return around(model, Reads(), frozen.top, "perceptron", hidden)

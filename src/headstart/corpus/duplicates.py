@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.corpus.components import components
 from headstart.corpus.engine import frame, load
 from headstart.corpus.fingerprints import SignatureConfig, normal
+from headstart.corpus.parts import size_of
 from headstart.corpus.shingles import shingle_sets, words_of
 
 if TYPE_CHECKING:
@@ -80,13 +80,10 @@ def _keeper(folder: Path, sizes: dict[str, Any]) -> Keep:
         target = folder / name
         shutil.rmtree(target, ignore_errors=True)
         table.write_parquet(str(target), compression="zstd")
-        files = sorted(target.glob("*.parquet"))
-        read = load().read_parquet(f"{target}/*.parquet") if files else None
-        rows = sum(pq.read_metadata(file).num_rows for file in files)
-        sizes[name] = {"rows": rows, "bytes": sum(file.stat().st_size for file in files)}
-        if read is None or not rows:
+        sizes[name] = size_of(target)
+        if not sizes[name]["rows"]:
             return load().from_arrow(table.schema().to_pyarrow_schema().empty_table())
-        return read
+        return frame(target)
 
     return keep
 

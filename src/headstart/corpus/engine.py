@@ -61,6 +61,8 @@ def start(config: EngineConfig) -> None:
     if config.runner == "native":
         daft.set_runner_native()
         return
+    # Ray lets its workers yield to everything else (niceness 15); a cluster of our own has nothing else to do.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:

@@ -29,6 +29,13 @@ def finished(folder: Path, number: int) -> dict[str, Any] | None:
     return noted
 
 
+def size_of(folder: Path) -> dict[str, int]:
+    """Return how many rows and bytes the tables of a folder hold."""
+    files = sorted(folder.glob("*.parquet"))
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    return {"rows": rows, "bytes": sum(file.stat().st_size for file in files)}
+
+
 class PartFiles:
     """Parquet files of one part, one for each kind of table, written batch by batch."""
 

@@ -73,7 +73,8 @@ _PATTERNS: dict[Kind, _Pattern] = {
         ),
     ),
     "key": _Pattern(
-        r"AKIA|ASIA|ghp_|gho_|ghs_|github_pat_|xox[abprs]-|sk-[A-Za-z0-9]|sk_live_|rk_live_|AIza|eyJ[A-Za-z0-9_-]{8}|-----BEGIN|glpat-|hf_[A-Za-z0-9]",
+        r"AKIA|ASIA|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|sk-[A-Za-z0-9]|sk_live_|rk_live_|AIza|hf_[A-Za-z0-9]"
+        r"|eyJ[A-Za-z0-9_-]{8}|-----BEGIN",
         re.compile(
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----"
             r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"

@@ -25,7 +25,7 @@ from headstart.corpus import contamination, datasheet, duplicates, engine, lines
 from headstart.corpus.batches import REJECTS
 from headstart.corpus.cleaning import PartSettings
 from headstart.corpus.fingerprints import SignatureConfig
-from headstart.corpus.parts import finished
+from headstart.corpus.parts import finished, size_of
 from headstart.corpus.receipt import Books
 from headstart.corpus.selection import SPLITS, SelectSettings
 from headstart.stages.corpus import WORK, CorpusRecipe
@@ -92,7 +92,7 @@ class Build:
             pq.write_table(duplicates.SCHEMA.empty_table(), target / "found" / "none.parquet")
             return {}
         sizes = duplicates.find(self.work / "clean", target, self.recipe.duplicates)
-        return {"fingerprints": _size(self.work / "clean" / "fingerprints"), **sizes}
+        return {"fingerprints": size_of(self.work / "clean" / "fingerprints"), **sizes}
 
     def _left(self, kind: str, *columns: str) -> Any:
         """Return a frame over a kind of the parts' tables, without the duplicates."""
@@ -105,7 +105,7 @@ class Build:
         shutil.rmtree(self.work / "lines", ignore_errors=True)
         found = lines.repeated(self._left("lines", "line"), self.recipe.lines.documents)
         found.write_parquet(str(self.work / "lines"), compression="zstd")
-        return {**_size(self.work / "clean" / "lines"), "repeated": len(lines.load(self.work / "lines"))}
+        return {**size_of(self.work / "clean" / "lines"), "repeated": len(lines.load(self.work / "lines"))}
 
     def _rates(self) -> dict[str, float]:
         """Return what is kept of each source and language; nothing where all is kept as it comes."""
@@ -232,13 +232,6 @@ def _rates_of(cleaned: Sequence[dict[str, Any]], megabytes: float) -> dict[str, 
         name: {"seconds": round(value, 2), "mb_per_second": round(megabytes / value, 1) if value else 0.0}
         for name, value in seconds.items()
     }
-
-
-def _size(folder: Path) -> dict[str, int]:
-    """Return how many rows and bytes the tables of a folder hold."""
-    files = sorted(folder.glob("*.parquet"))
-    rows = sum(pq.read_metadata(file).num_rows for file in files)
-    return {"rows": rows, "bytes": sum(file.stat().st_size for file in files)}
 
 
 def _linked(source: Path, target: Path) -> None:

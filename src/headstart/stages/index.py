@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -22,13 +23,12 @@ from headstart.core.errors import DataError, ResourceError
 from headstart.corpus import readers
 from headstart.corpus.readers import CorpusConfig, Receipt
 from headstart.evaluation.cost import CostConfig, PriceTag
+from headstart.stages.embedder import Embedder
 from headstart.stages.metering import RecordedMeter
 from headstart.stages.run_folder import RunFolder
-from headstart.tasks.sentence_vectors import library
 from headstart.tasks.source import require_checkpoint
-from headstart.training import precision
 
-KIND, VECTORS, PASSAGES = "index", "vectors.usearch", "passages.parquet"
+KIND, VECTORS, PASSAGES = "search index", "vectors.usearch", "passages.parquet"
 _TOGETHER = 1024
 """Passages that are embedded in one piece: as many as a crash may cost."""
 
@@ -47,7 +47,7 @@ class GraphSettings(Section):
     dtype: Literal["f32", "f16", "i8"] = Field("f16", description="how a vector's numbers are kept")
     connectivity: int = Field(16, ge=2, description="neighbours of each vector")
     expansion_add: int = Field(128, ge=1, description="how widely neighbours are looked for when one is added")
-    expansion_search: int = Field(64, ge=1, description="how widely they are looked for when one is asked")
+    expansion_search: int = Field(256, ge=1, description="how widely they are looked for when one is asked")
 
 
 class IndexRecipe(Section):
@@ -87,10 +87,9 @@ def run(recipe: IndexRecipe, quiet: bool = False) -> Path:
     facts: dict[str, Any] = {"recipe": folder.recipe, "parents": {"model": artifact.identity(Path(recipe.model))}}
     with (
         RecordedMeter(folder.path / "cost.json", recipe.cost) as meter,
-        artifact.published(folder.path, KIND, facts=facts) as staging,
+        artifact.published(folder.path, KIND, index=facts) as staging,
     ):
-        facts |= _build(recipe, work, staging, quiet)
-        meter.write()
+        facts |= _build(recipe, work, staging, meter, quiet)
         facts["cost"] = meter.tag().to_dict()
     shutil.rmtree(work, ignore_errors=True)
     return folder.path
@@ -98,7 +97,7 @@ def run(recipe: IndexRecipe, quiet: bool = False) -> Path:
 
 def summary(folder: Path) -> str:
     """Say what an index holds and what it cost."""
-    facts = artifact.read_manifest(folder)["facts"]
+    facts = artifact.read_manifest(folder)["index"]
     size = sum((folder / name).stat().st_size for name in (VECTORS, PASSAGES))
     return "\n".join(
         [
@@ -121,26 +120,7 @@ def graph_library() -> Any:
         ) from error
 
 
-class Embedder:
-    """Texts → vectors of length one, by a folder of sentence-transformers."""
-
-    def __init__(self, model: str | Path, how: str = "auto") -> None:
-        """Load the folder; `how` names the number format."""
-        self.model = library("model").SentenceTransformer(str(require_checkpoint(model)), device=str(_device()))
-        self.how = how
-
-    def vectors(self, texts: list[str], batch_size: int = 32) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return one row for each text."""
-        device = _device()
-        with precision.autocast(precision.resolve(self.how, device), device):
-            found = self.model.encode(
-                texts, batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False, convert_to_tensor=True
-            )
-        vectors: np.ndarray[Any, np.dtype[np.float32]] = found.float().cpu().numpy()
-        return vectors
-
-
-def _build(recipe: IndexRecipe, work: Path, staging: Path, quiet: bool) -> dict[str, Any]:
+def _build(recipe: IndexRecipe, work: Path, staging: Path, meter: RecordedMeter, quiet: bool) -> dict[str, Any]:
     usearch, embedder = graph_library(), Embedder(recipe.model, recipe.precision)
     graph: Any = None
     receipt, written, started = Receipt(), 0, time.monotonic()
@@ -148,7 +128,9 @@ def _build(recipe: IndexRecipe, work: Path, staging: Path, quiet: bool) -> dict[
     schema = pa.schema([("place", pa.string()), ("text", pa.string())])
     with pq.ParquetWriter(staging / PASSAGES, schema, compression="zstd") as writer:
         for number, chunk in enumerate(_chunks(passages)):
-            vectors = _embedded(embedder, chunk, work / f"{number:06d}.npy", recipe.batch_size)
+            vectors = _embedded(
+                embedder, [passage.text for passage in chunk], work / f"{number:06d}.npy", recipe, meter
+            )
             if graph is None:
                 kept = recipe.graph.model_dump()
                 graph = usearch.Index(ndim=vectors.shape[1], metric="ip", **kept)
@@ -187,18 +169,19 @@ def _chunks(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
         yield chunk
 
 
-def _embedded(embedder: Embedder, chunk: list[Passage], path: Path, batch_size: int) -> np.ndarray[Any, Any]:
+def _embedded(
+    embedder: Embedder, texts: list[str], path: Path, recipe: IndexRecipe, meter: RecordedMeter
+) -> npt.NDArray[np.float32]:
     """Return the vectors of a chunk, from disk if they were computed before the run was stopped."""
     if path.is_file():
-        known: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
-        if len(known) == len(chunk):
+        known: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
+        if len(known) == len(texts):
             return known
-    vectors = embedder.vectors([passage.text for passage in chunk], batch_size)
+    vectors = embedder.vectors(texts, recipe.batch_size)
+    tokens = embedder.tokens(texts)
+    meter.tokens, meter.flops = meter.tokens + tokens, meter.flops + tokens * embedder.flops_per_token
+    meter.log(0, {})
     staged = path.with_suffix(".staging.npy")
     np.save(staged, vectors, allow_pickle=False)
     staged.replace(path)
     return vectors
-
-
-def _device() -> Any:
-    return precision.default_device()

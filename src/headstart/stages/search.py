@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
-from headstart.stages.index import KIND, PASSAGES, VECTORS, Embedder, graph_library
+from headstart.stages.embedder import Embedder
+from headstart.stages.index import KIND, PASSAGES, VECTORS, graph_library
 
 _WIDTH = 100
 
@@ -23,7 +24,14 @@ class Searcher:
     def __init__(self, folder: Path) -> None:
         """Verify the folder, and that this model embedded its passages; `seconds` says how long that took."""
         started = time.perf_counter()
-        facts = artifact.verify(folder, KIND)["facts"]
+        manifest = artifact.verify(folder)
+        if manifest["kind"] != KIND:
+            raise ArtifactError(
+                f"{folder} is a {manifest['kind']}",
+                allowed="search takes the output of `headstart index`",
+                do="Build one by `headstart index`",
+            )
+        facts = manifest["index"]
         model = Path(facts["recipe"]["model"])
         self.embedder = Embedder(model, facts["recipe"]["precision"])
         if artifact.identity(model) != facts["parents"]["model"]:
@@ -33,6 +41,8 @@ class Searcher:
                 do="Restore that model, or build the index again",
             )
         self.graph = graph_library().Index.restore(str(folder / VECTORS), view=True)
+        # The file does not keep how widely it is to be searched.
+        self.graph.expansion_search = facts["recipe"]["graph"]["expansion_search"]
         self.passages = pq.read_table(folder / PASSAGES, memory_map=True)
         self.embedder.vectors(["a question"])  # The first pass sets up what later ones use.
         self.seconds = time.perf_counter() - started

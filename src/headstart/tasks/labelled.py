@@ -82,11 +82,12 @@ def read(path: str | Path, columns: Sequence[Column]) -> Examples:
     try:
         texts = [column.name for column in columns if column.kind.is_text]
         table = _READERS[path.suffix.lower()](str(path), texts)
-    except (pa.ArrowException, OSError) as error:
+        values = {column.name: _values(path, table, column, columns) for column in columns}
+    # Names and texts of a table are decoded when they are asked for.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Mend or convert the file"
         ) from error
-    values = {column.name: _values(path, table, column, columns) for column in columns}
     if not table.num_rows:
         raise DataError(f"{path} has no rows", do="Give a file with at least one labelled row")
     gold = next((column.name for column in columns if column.is_gold), None)

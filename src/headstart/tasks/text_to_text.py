@@ -142,8 +142,11 @@ class TextToText(WritingTask):
         for longest in sorted(texts, key=lambda name: -len(texts[name])):
             while (excess := len(reading.tokenizer(self._filled(texts))["input_ids"]) - most) > 0 and texts[longest]:
                 bare = reading.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
-                kept = len(bare["input_ids"]) - excess
-                texts[longest] = texts[longest][: bare["offset_mapping"][kept - 1][1]] if kept > 0 else ""
+                first_lacking = (
+                    bare["offset_mapping"][max(len(bare["input_ids"]) - excess, 0)][0] if bare["input_ids"] else 0
+                )
+                # One character or blank may be several tokens: something must go each time.
+                texts[longest] = texts[longest][: min(first_lacking, len(texts[longest]) - 1)].rstrip()
         return self._filled(texts), texts != whole
 
     def _filled(self, texts: Mapping[str, str]) -> str:

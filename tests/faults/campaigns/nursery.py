@@ -63,9 +63,10 @@ class Nursery:
         # -P: the files beside this one must not pass for modules of the standard library.
         command = [sys.executable, "-P", __file__]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, bufsize=1
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
         )
         self._said: list[Any] = []
+        self._rest = b""
         self._expect("ready")
 
     def __enter__(self) -> Nursery:
@@ -86,7 +87,7 @@ class Nursery:
             "arguments": list(arguments), "environment": dict(environment or {}), "log": str(log), "code": code,
             "limits": dict(limits or {}),
         }  # fmt: skip
-        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
         return Child(self, self._expect("started"), log)
 
     def run(self, arguments: Sequence[str], expect: int = 0, **more: Any) -> Child:
@@ -109,16 +110,19 @@ class Nursery:
 
     def listen(self, timeout: float) -> None:
         """Take in what the server says: who has ended, and how."""
-        while select.select([self.process.stdout], [], [], timeout)[0]:
-            line = self.process.stdout.readline()
-            if not line:
-                raise RuntimeError("the nursery has died")
+        if not select.select([self.process.stdout], [], [], timeout)[0]:
+            return
+        # By hand: a buffered reader may hold lines that select does not know of.
+        piece = os.read(self.process.stdout.fileno(), 1 << 16)
+        if not piece:
+            raise RuntimeError("the nursery has died")
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
             word, *values = json.loads(line)
             if word == "ended":
                 self.codes[values[0]] = values[1]
             else:
                 self._said.append((word, *values))
-            timeout = 0.0
 
     def _expect(self, word: str) -> Any:
         deadline = time.monotonic() + 300

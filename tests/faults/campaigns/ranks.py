@@ -27,15 +27,9 @@ def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_l
     chance, reference, runs = random.Random(seed), _reference(ground, subject), 0
     while found.count < count:
         folder, runs = ground.fresh("ranks"), runs + 1
-        log = ground.work / "logs" / f"ranks-{runs}.log"
-        with log.open("wb") as file:
-            command = [*ground.command(subject, folder), "--processes", str(_PROCESSES), "--restarts", str(count + 1)]
-            job = subprocess.Popen(
-                [sys.executable, "-m", "headstart", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
-            )  # fmt: skip
-            found.count += _killing(job, folder, chance, count - found.count)
-            code = job.wait(timeout=900)
+        job, log = _launch(ground, subject, folder, restarts=count + 1)
+        found.count += _killing(job, folder, chance, count - found.count)
+        code = job.wait(timeout=900)
         samples = sum("loss" in line for line in curve(folder)) if (folder / "logs").is_dir() else 0
         if code != 0 or samples != STEPS:
             found.failures.append(f"{folder}: left with {code} after {samples} steps: {log.read_text()[-800:]}")
@@ -46,6 +40,38 @@ def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_l
         "lost or doubled"
     ]
     return found
+
+
+def stopped(ground: Ground, subject: str = "masked_lm") -> Found:
+    """Send SIGTERM to the launcher of a run under way, and start it again."""
+    found, reference = Found("SIGTERM to the launcher", "saves, leaves with 75"), _reference(ground, subject)
+    folder = ground.fresh("launched")
+    job, log = _launch(ground, subject, folder, restarts=3)
+    deadline = time.monotonic() + 240
+    while job.poll() is None and _last_step(folder) < STEPS // 3:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)
+    code, found.count = job.wait(timeout=120), 1
+    if code != 75:
+        found.failures.append(f"left with {code}: {log.read_text()[-800:]}")
+    children = ground.nursery.ranks(ground.command(subject, folder), _PROCESSES)
+    if any(child.wait(600) for child in children):
+        found.failures.append(f"it did not go on: {children[0].said()[-800:]}")
+    else:
+        found.failures += differences(folder, reference.folder)
+    return found
+
+
+def _launch(ground: Ground, subject: str, folder: Path, restarts: int) -> tuple[subprocess.Popen[bytes], Path]:
+    log = ground.work / "logs" / f"{folder.name}.log"
+    command = [*ground.command(subject, folder), "--processes", str(_PROCESSES), "--restarts", str(restarts)]
+    with log.open("wb") as file:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "headstart", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
+    return job, log
 
 
 def _killing(job: subprocess.Popen[bytes], folder: Path, chance: random.Random, most: int) -> int:

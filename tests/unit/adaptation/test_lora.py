@@ -114,3 +114,8 @@ def test_lstms_are_refused(pretrained):
     given = pretrained("bert")
     assert "LSTM" in lora().supports(given.source.task, "bilm")
     assert lora().supports(given.source.task, "encoder") is None
+
+
+def test_its_own_rate_stands_in_for_trainings():
+    assert Lora.Config().learning_rate == 5e-4
+    assert Lora.Config(learning_rate=None).learning_rate is None

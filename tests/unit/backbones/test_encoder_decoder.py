@@ -205,7 +205,7 @@ def test_a_checkpoint_of_a_tied_model_comes_back_tied(kind, tmp_path):
     batch = {"input_ids": inputs, "labels": labels}
     module, optimiser = made(0)
     advance(module, optimiser)
-    checkpoint.save(tmp_path, module, optimiser, Progress(step=1), None, "run", keep=1)
+    checkpoint.save(tmp_path, module, optimiser, Progress(step=1), {}, "run", keep=1)
     other, its = made(1)
     assert checkpoint.restore(tmp_path, other, its, "run")[0].step == 1
     assert weight(other) == weight(module)

@@ -85,16 +85,16 @@ def test_the_logits_never_stand_whole_in_memory(monkeypatch):
     objective = BidirectionalLM(chunk=10)
     batch = objective.corrupt(made_up_rows(4, 32), VOCABULARY, 0)
     sizes = []
-    plain = F.cross_entropy
+    plain = network.get_output_embeddings().forward
 
-    def watched(logits, *rest, **options):
-        sizes.append(logits.shape[0])
-        return plain(logits, *rest, **options)
+    def watched(states):
+        sizes.append(states.shape[:-1].numel())
+        return plain(states)
 
-    monkeypatch.setattr(F, "cross_entropy", watched)
+    monkeypatch.setattr(network.get_output_embeddings(), "forward", watched)
     objective.loss(network, batch).backward()
     objective.measure(network, batch)
-    assert max(sizes) == 10 and len(sizes) == 2 * 24
+    assert max(sizes) == 10 and len(sizes) >= 2 * 24
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -176,7 +176,9 @@ def test_a_decoder_whose_tokenizer_knows_one_special_token(domain, way, recipe_o
 def test_recipes_that_use_none_of_it_are_filled_as_ever(way, recipe_of):
     """Runs, tokenizers and shards are named by a hash of their settings: a new key would make others of them."""
     filled = config.to_dict(config.fill(PretrainRecipe, recipe_of["pretrain"](way)))
-    assert list(filled) == ["seed", "output", "corpus", "tokenizer", "backbone", "objective", "training", "cost"]
+    assert list(filled) == [
+        "seed", "output", "corpus", "tokenizer", "backbone", "objective", "warm_start", "training", "cost",
+    ]  # fmt: skip
     assert list(filled["tokenizer"]) == ["kind", "vocab", "lowercase", "path", "sample_mb"]
     assert list(filled["corpus"]) == [
         "files", "text", "documents", "validation", "min_characters", "max_reject_share", "prepared",

@@ -87,6 +87,17 @@ def test_what_is_too_long_is_cut_out_of_the_longest_column(bpe, max_length, leng
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(max_size=80) | st.lists(st.sampled_from(["é", "北", "🙂", " ", "\n", "God"]), max_size=60).map("".join)
+)
+def test_any_text_is_cut_until_it_fits(tiny_tokenizers, kind, text):
+    """Characters of several tokens, blanks and marks that a tokenizer drops do not keep it from ending."""
+    source = source_of(task_of(template="ask {text} now"), tiny_tokenizers[kind], {"text": text}, 24)
+    assert "now" in source
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 @pytest.mark.parametrize("labels", [["b", "a"], [0, 1, 2], [True, False], [0.5, 2.0]])
 def test_labels_come_back_from_their_words_in_their_own_type(kind, labels, tiny_tokenizers):
     names = ["good news", "Bad-News", "neither"]
