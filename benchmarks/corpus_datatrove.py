@@ -1,7 +1,7 @@
 """The whole recipe against datatrove's stock blocks, on a slice.
 
 datatrove wants packages that clash with ours (`fasttext`), so it lives in an environment of its own:
-`python -m venv dt && dt/bin/pip install 'datatrove[processing]==0.10.1' spacy`, then `--python dt/bin/python`.
+`python -m venv dt && dt/bin/pip install 'datatrove[io,processing]==0.10.1' spacy`, then `--python dt/bin/python`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[Ground, int], Found], int]] = {
 }
 _HEAD = """# Reliability
 
-What a run survives, tried on real processes. Every run has dropout, random masks, shuffling and accumulation; the subjects are masked_lm (modernbert, two row lengths), causal_lm (gpt2, Muon) and a mixture of span corruption and prefix LM on T5. "Bit-identical" compares every line of the curve, and the files of the weights, with those of an undisturbed run.
+What a run survives, tried on real processes. Every run has dropout, random masks, shuffling and accumulation; the subjects are masked_lm (modernbert, two row lengths), causal_lm (gpt2, Muon), a mixture of span corruption and prefix LM on T5, and a fine-tuning by gradual unfreezing. "Bit-identical" compares every line of the curve, and the files of the weights, with those of an undisturbed run.
 
 `python tests/faults/run.py` repeats it; a few of each are part of the test suite (`tests/faults/test_faults.py`).
 

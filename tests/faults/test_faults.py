@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def assert_survived(found, count: int) -> None:
     assert found.count >= count and not found.failures, "\n".join(found.failures)
 
 
-@pytest.mark.parametrize("subject", ["masked_lm", "causal_lm", "encoder-decoder"])
+@pytest.mark.parametrize("subject", ["masked_lm", "causal_lm", "encoder-decoder", "gradual unfreezing"])
 def test_killed_at_random_moments_a_run_ends_as_an_undisturbed_one(ground, subject):
     from campaigns import kills
 
-    assert_survived(kills.campaign(ground, 3, seed=hash(subject) % 7, subjects=(subject,)), 3)
+    assert_survived(kills.campaign(ground, 2, seed=len(subject), subjects=(subject,)), 2)
 
 
 def test_killed_at_a_system_call_of_a_save_a_run_is_readable(ground):

@@ -106,7 +106,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
 
 def _checkpoints(folder: Path, good: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, ViTConfig
+    from transformers import BertConfig, BertForMaskedLM, GPT2Config, PreTrainedTokenizerFast, ViTConfig
 
     for name in ("model", "altered", "lacking", "torn"):
         shutil.copytree(good, folder / name, ignore=shutil.ignore_patterns("checkpoints", "logs", "prepared"))
@@ -118,7 +118,7 @@ def _checkpoints(folder: Path, good: Path) -> None:
     small = BertConfig(
         vocab_size=1000, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
-    for name, config in {"vit": ViTConfig(), "weightless": small}.items():
+    for name, config in {"gpt2": GPT2Config(), "vit": ViTConfig(), "weightless": small}.items():
         config.save_pretrained(str(folder / name))
         for path in good.glob("tokenizer*.json"):
             shutil.copy2(path, folder / name)

@@ -77,7 +77,9 @@ def start(config: EngineConfig) -> None:
 
 def workers(config: EngineConfig) -> int:
     """Return how many tasks run at a time: as the recipe says, or one for each core that is ours to use."""
-    return config.workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if config.workers is not None:
+        return config.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def evaluate(table: pa.Table, expressions: Mapping[str, Expression]) -> pa.Table:

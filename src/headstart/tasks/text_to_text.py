@@ -126,7 +126,8 @@ class TextToText(WritingTask):
             "number": [len(text) / 100 for text in texts],
             "text": [" ".join(row[:5]) for row in words],
             "answers": [
-                {"text": row[:1], "answer_start": [text.find(row[0])]} for row, text in zip(words, texts, strict=True)
+                {"text": row[:1], "answer_start": [max(text.find(row[0]), 0)]}
+                for row, text in zip(words, texts, strict=True)
             ],
         }
         rows: list[Any] = words if self.config.gold == "labels" else list(texts)

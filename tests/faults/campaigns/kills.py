@@ -7,10 +7,10 @@ import signal
 import time
 
 from .report import Found
-from .subjects import STEPS, SUBJECTS, Ground, differences
+from .subjects import FINETUNED, STEPS, SUBJECTS, Ground, differences
 
 
-def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...] = tuple(SUBJECTS)) -> Found:
+def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...] = (*SUBJECTS, FINETUNED)) -> Found:
     """Kill runs `count` times in all, over the subjects in turn."""
     found = Found(
         "`kill -9` at random moments: " + ", ".join(subjects), "resume by themselves; curve and weights bit-identical"
@@ -33,7 +33,7 @@ def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...
             if code != -signal.SIGKILL:
                 break
             kills += 1
-            in_saves += any((folder / "checkpoints").glob(".step-*"))
+            in_saves += any(folder.rglob("checkpoints/.step-*"))
         runs += 1
         found.count += kills
         if code != 0:
@@ -41,7 +41,7 @@ def campaign(ground: Ground, count: int, seed: int = 0, subjects: tuple[str, ...
         else:
             found.failures += differences(folder, reference.folder)
     found.notes = [
-        f"{runs} runs of {STEPS} steps with dropout, accumulation, two row lengths or a mixture",
+        f"{runs} runs of {STEPS} steps with dropout, accumulation, two row lengths, a mixture or unfreezing",
         f"{in_saves} kills fell into a save",
     ]
     return found

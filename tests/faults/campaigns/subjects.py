@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "objective={name: mixture, objectives: [{name: span_corruption, weight: 2}, {name: prefix_lm, weight: 1}]}",
     ),
 }  # fmt: skip
+FINETUNED = "gradual unfreezing"
+"""The subject that is fine-tuned, its layers beginning to move one after the other."""
+_FINETUNED = (
+    "seeds=1", "company=[]", "data.labels=100", "adaptation=gradual_unfreezing", f"training.budget={STEPS} steps",
+    "training.batch_size=16", "training.micro_batch_size=8", "training.max_length=32", "training.evaluations=4",
+    "training.logging_steps=1", "training.save_minutes=0.0005", "training.precision=fp32",
+)  # fmt: skip
 
 
 @dataclass
@@ -55,6 +63,10 @@ class Ground:
 
     def command(self, subject: str, output: Path, *more: str) -> list[str]:
         """Return the arguments of a subject's run."""
+        if subject == FINETUNED:
+            model = self.reference("masked_lm").folder
+            recipe = str(QUICKSTART / "finetune.yaml")
+            return ["finetune", recipe, *_FINETUNED, f"model={model}", *more, f"output={output}", "--quiet"]
         where = {"corpus": self.corpus(), "prepared": self.work / "prepared"}
         common = [setting.format(**where) if "{" in setting else setting for setting in _COMMON]
         recipe = str(QUICKSTART / "pretrain.yaml")
@@ -91,31 +103,26 @@ class Ground:
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    """Return everything of a run's curve that does not depend on the clock."""
-    lines = map(json.loads, (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    """Return everything of a run's curve, or of its cells' curves, that does not depend on the clock."""
+    paths = sorted((folder / "logs").rglob("metrics.jsonl"))
+    lines = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
 def differences(folder: Path, reference: Path) -> list[str]:
     """Say in what two finished runs differ, to the bit; empty if in nothing."""
-    found: list[str] = []
     if not (folder / "headstart.json").is_file():
         return [f"{folder} is not finished"]
-    ours, theirs = curve(folder), curve(reference)
-    if ours != theirs:
-        place = next(
-            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-        )
-        found.append(
-            f"{folder}: the curve differs from line {place + 1}: {ours[place : place + 1]} {theirs[place : place + 1]}"
-        )
-    names = {
-        path.relative_to(reference) for path in reference.rglob("*.safetensors") if "checkpoints" not in path.parts
-    }
-    found += [
+    found: list[str] = []
+    for place, (ours, theirs) in enumerate(zip_longest(curve(folder), curve(reference))):
+        if ours != theirs:
+            found.append(f"{folder}: the curve differs from line {place + 1}: {ours}, {theirs}")
+            break
+    names = [path.name for path in reference.glob("*.safetensors")]
+    assert names, "nothing to compare"
+    return found + [
         f"{folder}: {name} differs" for name in names if (folder / name).read_bytes() != (reference / name).read_bytes()
     ]
-    return found
 
 
 def saved_steps(folder: Path) -> list[int]:
