@@ -1,6 +1,6 @@
 PYTHON ?= python
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types imports test fast ci quickstart docs clean
+.PHONY: help install lint format types imports test fast ci quickstart faults docs clean
 
 help:        ## list these habits
 	@grep -E '^[a-z]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -22,6 +22,8 @@ ci:          ## everything, in a new environment, against the built wheel
 	.ci/run
 quickstart:  ## pre-train and fine-tune on the text that the package ships
 	headstart pretrain recipes/quickstart/pretrain.yaml && headstart finetune recipes/quickstart/finetune.yaml
+faults:      ## every fault in its whole number, about two hours; writes docs/results/reliability.md
+	$(PYTHON) tests/faults/run.py
 docs:        ## write docs/help.md from the command line
 	$(PYTHON) docs/make_help.py
 clean:       ## remove builds and caches; runs/ stays

@@ -242,7 +242,8 @@ def main(arguments: list[str] | None = None) -> None:
     except HeadstartError as error:
         if os.environ.get("HEADSTART_DEBUG"):
             raise
-        typer.echo(f"headstart: {error}", err=True)
+        # Processes that train together often fail together.
+        typer.echo(f"headstart{f', rank {_RANK}' if _RANK else ''}: {error}", err=True)
         sys.exit(error.exit_code)
     except SystemExit as stop:
         # Typer turns Ctrl-C into this code, without a word.

@@ -93,7 +93,7 @@ def seal(folder: Path, kind: str, **facts: Any) -> None:
     # As it will be read: keys are strings there, tuples are lists.
     manifest = json.loads(json.dumps(manifest))
     manifest["seal"] = _seal(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(_text(manifest), encoding="utf-8")
     for path in [*files, folder / MANIFEST]:
         flush(path)
     for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
@@ -130,6 +130,8 @@ def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
     """Check the manifest of an artifact against its seal and every file against the manifest; returns the manifest."""
     manifest = read_manifest(folder)
     sealed = manifest.get("format") == FORMAT and manifest.get("seal") == _seal(manifest)
+    # Down to the last byte: a manifest that lost its end of line may be about to lose more.
+    sealed = sealed and (folder / MANIFEST).read_text(encoding="utf-8") == _text(manifest)
     if not sealed and (manifest.get("format") != 1 or "seal" in manifest):
         raise ArtifactError(
             f"{folder / MANIFEST} is not what was written (its seal differs)", do="Restore the folder or make it anew"
@@ -149,6 +151,10 @@ def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
                 f"{path} is not what was written (its hash differs)", do="Restore the folder or make it anew"
             )
     return manifest
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
 
 
 def _seal(manifest: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class Stepper:
         self.learner, self.settings, self.seed, self.world = learner, settings, seed, world
         self.device = precision.default_device()
         self.precision = precision.resolve(settings.precision, self.device)
+        if self.device.type == "cuda":
+            # Sums by atomic additions differ from run to run; a processor's do not.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
         learner.module.to(self.device)
         shards = settings.parallel == "fsdp" and world.size > 1
         self.spread = Sharded(learner.module, world) if shards else Replicas(learner.module, world)
