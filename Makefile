@@ -17,7 +17,7 @@ imports:     ## check that imports run one way
 test:        ## run every test
 	$(PYTHON) -m pytest
 fast:        ## run the unit tests that take no time
-	$(PYTHON) -m pytest tests/unit -m 'not slow' -q
+	$(PYTHON) -m pytest tests/unit -m 'not slow and not long' -q
 ci:          ## everything, in a new environment, against the built wheel
 	.ci/run
 quickstart:  ## pre-train and fine-tune on the text that the package ships

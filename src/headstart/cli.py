@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -249,9 +249,10 @@ def main(arguments: list[str] | None = None) -> None:
         # Typer turns Ctrl-C into this code, without a word.
         if stop.code != _STOPPED:
             raise
-        if _RANK == 0:
-            typer.echo("headstart: stopped; the same command goes on from here.", err=True)
-        sys.exit(0 if launch.LAUNCHED in os.environ else launch.GO_ON)
+        _leave_to_go_on()
+    except KeyboardInterrupt:
+        # It came before Typer listened.
+        _leave_to_go_on()
     except Exception as error:
         if os.environ.get("HEADSTART_DEBUG"):
             raise
@@ -264,6 +265,12 @@ def main(arguments: list[str] | None = None) -> None:
             err=True,
         )
         sys.exit(1)
+
+
+def _leave_to_go_on() -> NoReturn:
+    if _RANK == 0:
+        typer.echo("headstart: stopped; the same command goes on from here.", err=True)
+    sys.exit(0 if launch.LAUNCHED in os.environ else launch.GO_ON)
 
 
 def _require_one_process(verb: str) -> None:

@@ -165,7 +165,7 @@ def test_looks(built: Built, faulty: tuple[Path, Planted], capsys: pytest.Captur
     assert "gopher.few_words: 1 dropped" in again
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(7200)])])
 def test_killed_at_any_moment_the_same_bytes_come_out(
     built: Built, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], kills: int
 ) -> None:
@@ -188,7 +188,7 @@ def test_killed_at_any_moment_the_same_bytes_come_out(
     assert content(folder) == content(built.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_ray_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
     # Workers of Ray start in folders of their own, where a relative PYTHONPATH leads nowhere.
@@ -261,7 +261,7 @@ def test_among_faults_every_good_row_comes_out_and_every_bad_one_is_told(faulty:
     require_all_told(*faulty, faults=240)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_among_two_thousand_faults_with_lines_of_100_mb(headstart: Command, tmp_path: Path) -> None:
     require_all_told(*corpus_of_faults(headstart, tmp_path, faults=2000, longest=100_000_000), faults=2000)

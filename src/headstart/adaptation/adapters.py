@@ -25,7 +25,7 @@ class Adapters(PeftAdaptation):
 
         name: Literal["adapters"] = "adapters"
         learning_rate: float | None = Field(
-            1e-3, gt=0, le=1, description="in place of training.learning_rate; Houlsby et al. tried 3e-5 to 3e-3"
+            3e-3, gt=0, le=1, description="in place of training.learning_rate; Houlsby et al. tried 3e-5 to 3e-3"
         )
         placement: Literal["houlsby", "pfeiffer"] = Field(
             "pfeiffer", description="houlsby: after attention and feed-forward part; pfeiffer: after the latter alone"

@@ -34,7 +34,7 @@ class BitFit(BaseAdaptation):
 
         name: Literal["bitfit"] = "bitfit"
         learning_rate: float | None = Field(
-            1e-3, gt=0, le=1, description="in place of training.learning_rate; Ben Zaken et al. tried 1e-4 to 1e-3"
+            3e-3, gt=0, le=1, description="in place of training.learning_rate; Ben Zaken et al. tried 1e-4 to 1e-3"
         )
 
     def __init__(self, config: Config | None = None) -> None:

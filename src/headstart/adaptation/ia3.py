@@ -25,7 +25,7 @@ class IA3(PeftAdaptation):
 
         name: Literal["ia3"] = "ia3"
         learning_rate: float | None = Field(
-            3e-3, gt=0, le=1, description="in place of training.learning_rate; Liu et al. used 3e-3"
+            1e-2, gt=0, le=1, description="in place of training.learning_rate; Liu et al. used 3e-3 for 1,000 steps"
         )
 
     def __init__(self, config: Config | None = None) -> None:

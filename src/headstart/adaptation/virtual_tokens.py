@@ -28,8 +28,8 @@ TASK_TYPES = {
 _POSITIONS = ("position_embeddings", "wpe", "embed_positions")
 """Learned positions, of which a network has so many and no more."""
 
-_HEAD_RATE = 1e-3
-"""A new head's learning rate at most: virtual tokens want rates at which a matrix would run away."""
+_HEAD_RATE = 1e-2
+"""A new head's learning rate at most: prompts want rates at which a matrix would run away."""
 
 
 class VirtualTokenSettings(AdaptationSettings):

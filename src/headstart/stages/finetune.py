@@ -174,14 +174,11 @@ def read_data(recipe: FinetuneRecipe, task: Task) -> Splits:
     test = labelled.read(recipe.data.test, task.columns("test"))
     if isinstance(recipe.data.validation, str):
         validation = labelled.read(recipe.data.validation, task.columns("validation"))
-    elif task.columns("train") == task.columns("validation"):
-        train, validation = labelled.split_off(train, recipe.data.validation)
     else:
-        raise RecipeError(
-            f"data.validation is {recipe.data.validation}, and this task trains on rows of another kind",
-            allowed="Its validation rows need a file of their own",
-            do="Set data.validation to a file",
-        )
+        # The rows that are taken out are read as a validation file would be: a task may ask something else of them.
+        whole = labelled.read(recipe.data.train, task.columns("validation"))
+        train, _ = labelled.split_off(train, recipe.data.validation)
+        _, validation = labelled.split_off(whole, recipe.data.validation)
     task.fit_labels(train)
     for name in task.metrics():
         registry.target("metrics", name)

@@ -68,4 +68,5 @@ def render(answer: dict[str, Any]) -> str:
     for passage in answer["passages"]:
         lines.append(f"{passage['score']:.3f}  {passage['place']}")
         lines.append(textwrap.fill(passage["text"], _WIDTH, initial_indent="    ", subsequent_indent="    "))
-    return "\n".join([*lines, f"{len(answer['passages'])} passages in {answer['milliseconds']:.0f} ms"])
+    count = len(answer["passages"])
+    return "\n".join([*lines, f"{count} passage{'s' * (count != 1)} in {answer['milliseconds']:.0f} ms"])

@@ -136,8 +136,9 @@ class Embed(BaseTask):
         return features
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Give the model the head of the softmax loss; it serves training alone."""
-        if self.config.loss == "softmax" and not hasattr(model, _HEAD):
+        """Give the model the head of the softmax loss, which serves training alone, if anything is trained."""
+        learns = any(parameter.requires_grad for parameter in model.parameters())
+        if self.config.loss == "softmax" and learns and not hasattr(model, _HEAD):
             embeddings: Any = model.get_input_embeddings()
             static = self.config.pooling == STATIC
             width: int = embeddings.weight.shape[1] if static else model.config.hidden_size

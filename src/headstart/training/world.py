@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class World:
         """Return the sums of all processes' numbers, the same to the bit in each of them."""
         if self.size == 1:
             return list(values)
-        sums = _kept(torch.tensor(values, dtype=torch.float64))
+        sums = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(sums)
         return [float(value) for value in sums]
 
@@ -52,9 +52,9 @@ class World:
         if self.size == 1:
             return value
         letters = json.dumps(value).encode() if self.leads else b""
-        length = _kept(torch.tensor([len(letters)]))
+        length = torch.tensor([len(letters)])
         dist.broadcast(length, 0)
-        message = _kept(torch.tensor(list(letters) if self.leads else [0] * int(length), dtype=torch.uint8))
+        message = torch.tensor(list(letters) if self.leads else [0] * int(length), dtype=torch.uint8)
         dist.broadcast(message, 0)
         heard: T = value if self.leads else json.loads(bytes(message.tolist()))
         return heard
@@ -94,23 +94,20 @@ def joined() -> Iterator[World]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=_PATIENCE)
+    _never_taken_down(dist.group.WORLD)
     try:
         yield World(dist.get_rank(), size, local_size)
     finally:
         dist.destroy_process_group()
 
 
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    """Hold on to what was sent last.
+def _never_taken_down(group: object) -> None:
+    """Keep a process group until the process ends.
 
-    Were gloo's thread the last to hold it, it would need Python's lock to let go of it, and a process group that is
-    taken down with that lock held waits for the thread: a deadlock, seen in torch 2.13.
+    Gloo's threads need Python's lock to let go of what they sent last, and a group that Python takes down waits for
+    its threads with that lock held: a deadlock of torch 2.13, met in one run of thirty on a busy machine.
     """
-    _SENT.append(tensor)
-    return tensor
-
-
-_SENT: deque[torch.Tensor] = deque(maxlen=16)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def cores() -> int:

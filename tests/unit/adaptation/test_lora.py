@@ -117,5 +117,5 @@ def test_lstms_are_refused(pretrained):
 
 
 def test_its_own_rate_stands_in_for_trainings():
-    assert Lora.Config().learning_rate == 5e-4
+    assert Lora.Config().learning_rate == 2e-3
     assert Lora.Config(learning_rate=None).learning_rate is None

@@ -84,7 +84,7 @@ def planted(documents: int, seed: int) -> tuple[list[str], list[tuple[int, int, 
     return texts, pairs
 
 
-@pytest.mark.parametrize("documents", [700, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("documents", [700, pytest.param(5000, marks=pytest.mark.long)])
 def test_recall_and_precision_against_brute_force(
     in_a_process: Callable[..., Any], tmp_path: Path, documents: int
 ) -> None:

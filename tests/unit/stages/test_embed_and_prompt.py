@@ -54,6 +54,22 @@ def test_vectors_load_in_plain_sentence_transformers(way, pairs, tmp_path, adapt
     assert headstart.evaluate(folder, pairs["test"])["spearman"] == pytest.approx(best["spearman"], abs=1e-6)
 
 
+def test_what_is_trained_by_rank_may_be_validated_by_retrieval(way, pairs, tmp_path):
+    """The rows taken out of the training file are read as validation rows, the second text being what is looked for."""
+    task = {"kind": "embed", "loss": "ranking", "test": "retrieval"}
+    folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="full", company=["as_is", "svm"])
+    manifest = artifact.verify(folder, "model of finetune")
+    assert manifest["data"]["train_rows"] == 30 and manifest["data"]["validation_rows"] == 10
+    assert 0 < manifest["metrics"]["full"][0]["mrr_at_10"] <= manifest["metrics"]["full"][0]["ndcg_at_10"] <= 1
+    assert "svm" in manifest["left_out"]
+
+
+def test_a_control_trains_not_even_the_head_of_a_loss(way, pairs, tmp_path):
+    task = {"kind": "embed", "loss": "softmax", "label": "score"}
+    folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="as_is")
+    assert "| as_is |" in artifact.verify(folder)["table"] and "| 0 |" in artifact.verify(folder)["table"]
+
+
 def test_a_prompt_keeps_the_rows_that_it_showed(way, tmp_path):
     data = {"train": str(way / "train.csv"), "validation": 20, "test": str(way / "test.csv"), "labels": 4}
     task = {"kind": "prompt", "shots": 2, "template": "{text} {label}"}

@@ -23,12 +23,15 @@ from headstart.training.world import World
 # A process that has loaded torch forks the ranks of each request, so that they start at once. Each writes what it
 # ended with; the leader also the curve.
 _NURSERY = """
-import json, os, pathlib, runpy, socket, sys, traceback
+import json, os, pathlib, runpy, signal, sys, traceback
 import torch
+from torch.distributed import TCPStore
 from safetensors.torch import save_file
 from headstart.core.contracts import ParameterGroup
+from headstart.training import interruption
 from headstart.training.progress import JsonLines
 from headstart.training.world import joined
+interruption._LOOKED_FOR_EVERY = 0.01
 torch.set_num_threads(1)
 toy = runpy.run_path(sys.argv[1])
 
@@ -68,27 +71,35 @@ def train(folder, given):
                  "resumed": start.resumed_from}
         (folder / f"told-{world.rank}.json").write_text(json.dumps(told))
 
+def begin(rank, count, port, folder, given):
+    child = os.fork()
+    if child:
+        return child
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
+                   "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    try:
+        train(pathlib.Path(folder), given)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
 print("ready", flush=True)
 for line in sys.stdin:
     count, folder, given = json.loads(line)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    children = []
-    for rank in range(count):
-        child = os.fork()
-        if child == 0:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
-                           "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            try:
-                train(pathlib.Path(folder), given)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        children.append(child)
+    # As under torchrun, the ranks meet at a store of their parent's: a port is never free and then taken.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    children = [begin(rank, count, store.port, folder, given) for rank in range(count)]
     print(json.dumps(children), flush=True)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+    codes = {}
+    while len(codes) < count:
+        child, status = os.wait()
+        codes[child] = os.waitstatus_to_exitcode(status)
+        if codes[child]:
+            for other in set(children) - set(codes):
+                os.kill(other, signal.SIGKILL)
+    print(json.dumps([codes[child] for child in children]), flush=True)
 """
 
 
