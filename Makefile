@@ -24,7 +24,7 @@ quickstart:  ## pre-train and fine-tune on the text that the package ships
 	headstart pretrain recipes/quickstart/pretrain.yaml && headstart finetune recipes/quickstart/finetune.yaml
 faults:      ## every fault in its whole number, about two hours; writes docs/results/reliability.md
 	$(PYTHON) tests/faults/run.py
-docs:        ## write docs/help.md from the command line
-	$(PYTHON) docs/make_help.py
+docs:        ## write docs/help.md from the command line, docs/support.md from the registry
+	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py
 clean:       ## remove builds and caches; runs/ stays
 	rm -rf dist build site htmlcov .coverage .venv-ci .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
