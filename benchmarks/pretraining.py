@@ -44,8 +44,10 @@ class Ours:
         vocabulary = tokenizer.add_special(prepared.tokenizer, self.objective.special_tokens())
         self.vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
         self.length = filled.training.phases[0].length
-        self.rows = cut(prepared.corpora[0].train, self.vocabulary, self.objective.row_shape(self.length))
+        self.prepared, shape = prepared, self.objective.row_shape(self.length)
+        self.rows = cut(prepared.corpora[0].train, self.vocabulary, shape)
         corpora = [CorpusRows("", 1.0, self.rows)]
+        self.held_out = [CorpusRows("", 1.0, cut(prepared.corpora[0].validation, self.vocabulary, shape))]
         self.module = build_model(filled, self.vocabulary, self.objective)
         self.model = self.objective.parts(self.module)[""]
         self.learner = Unmeasured(self.module, self.objective, corpora, corpora, self.vocabulary, filled.seed)

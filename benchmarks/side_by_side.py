@@ -48,3 +48,10 @@ def report(
              "unit": unit, **more, **spread, "cores": len(os.sched_getaffinity(0)), "machine": platform.machine()}
         )
     )  # fmt: skip
+
+
+def agree(name: str, found: float, foreseen: float, goal: float, unit: str, **more: Any) -> None:
+    """Print the line of JSON for a count against a model: the ratio is the smaller of both over the larger."""
+    ratio = 1.0 if found == foreseen else min(found, foreseen) / max(found, foreseen)
+    line = {"name": name, "ours": found, "theirs": foreseen, "ratio": round(ratio, 4), "goal": goal, "unit": unit}
+    print(json.dumps(line | more), flush=True)

@@ -68,6 +68,16 @@ def search(index: str | Path, *questions: str, count: int = 5) -> list[dict[str,
     return stage.run(Path(index), questions, count)
 
 
+def study(definition: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
+    """Run the missing cells of a study (a file or a dictionary) and return its folder, tables included."""
+    from headstart.stages import study as stage
+    from headstart.studies.definition import Study
+
+    filled: Study = _recipe(definition, Study, overrides)
+    stage.run(filled, quiet)
+    return filled.output
+
+
 def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Verify a finished artifact and load its model and tokenizer as plain transformers objects."""
     from headstart.stages import evaluate as stage

@@ -28,6 +28,7 @@ app = typer.Typer(
 
 Recipe = Annotated[str, typer.Argument(help="A YAML recipe; recipes/… also finds those that the package ships.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. training.budget='5 min'.")]
+StudyFile = Annotated[str, typer.Argument(help="A YAML file of studies/.", metavar="STUDY")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or lines.")]
 
 
@@ -178,11 +179,103 @@ def search(
 
 
 @app.command()
-def plan(recipe: Recipe, overrides: Overrides = None) -> None:
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Choose size and vocabulary for the time budget, by measured runs.")
+    ] = False,
+) -> None:
     """The price tag before anything is spent, from a few steps timed on this machine."""
+    if best:
+        from headstart.stages import best_size
+
+        _print(best_size.render(best_size.run(recipe, overrides or [])))
+        return
     from headstart.stages import plan as stage
 
     _print(stage.render(stage.run(recipe, overrides or [])))
+
+
+study = typer.Typer(
+    help="One question, a grid of cells, one table with seeds, tests, baselines and cost.", no_args_is_help=True
+)
+app.add_typer(study, name="study")
+
+
+@study.command("plan")
+def study_plan(study: StudyFile, overrides: Overrides = None) -> None:
+    """The cells, what they share, and the forecast of time, energy and money, before anything is spent."""
+    from headstart.stages import study as stage
+    from headstart.stages import study_plan as planner
+
+    _print(planner.render(planner.run(stage.load(study, overrides or []))))
+
+
+@study.command("run")
+def study_run(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Run the cells that are missing; a study that was stopped goes on. Leaves with 1 if a hole remains."""
+    from headstart.stages import study_workers
+
+    study_workers.warm_up()
+    from headstart.stages import study as stage
+
+    _require_one_process("study run")
+    filled = stage.load(study, overrides or [])
+    tally = stage.run(filled, quiet)
+    _print("\n".join(stage.summary(stage.Standing(filled), tally)))
+    if tally.finished < tally.total:
+        raise typer.Exit(1)
+
+
+@study.command("table")
+def study_table(
+    study: StudyFile,
+    overrides: Overrides = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="md, csv or tex, in full; a screen's width without.")
+    ] = None,
+) -> None:
+    """The table as it stands, unfinished rows greyed."""
+    from headstart.stages import study as stage
+
+    standing = stage.Standing(stage.load(study, overrides or []))
+    if form is None:
+        from rich.console import Console
+
+        from headstart.studies import terminal
+
+        terminal.show(Console(), standing.scores, standing.verdicts)
+        return
+    if form not in stage.FORMS:
+        raise RecipeError(f"--format is {form!r}", allowed=f"Known: {', '.join(stage.FORMS)}")
+    typer.echo(stage.FORMS[form](standing.scores), nl=False)
+
+
+@study.command("report")
+def study_report(
+    study: StudyFile,
+    overrides: Overrides = None,
+    to: Annotated[Path | None, typer.Option(help="Folder for the page and tables; the study's own without.")] = None,
+) -> None:
+    """One HTML page that needs nothing beside it, and the tables as Markdown, CSV, Parquet and LaTeX."""
+    from headstart.stages import study as stage
+    from headstart.stages import study_report as reporter
+
+    _print(reporter.run(stage.Standing(stage.load(study, overrides or [])), to))
+
+
+@study.command("power")
+def study_power(
+    study: StudyFile,
+    overrides: Overrides = None,
+    difference: Annotated[float | None, typer.Option(help="Size of a difference, in the table's points.")] = None,
+) -> None:
+    """How many seeds and examples a difference needs, from the variance that was seen."""
+    from headstart.stages import study as stage
+    from headstart.stages import study_power as stage_power
+
+    _print(stage_power.run(stage.Standing(stage.load(study, overrides or [])), difference))
 
 
 @app.command("list")
@@ -199,7 +292,9 @@ def list_(
 
 
 @app.command()
-def schema(verb: Annotated[str, typer.Argument(help="corpus, pretrain, finetune or index.")] = "pretrain") -> None:
+def schema(
+    verb: Annotated[str, typer.Argument(help="corpus, pretrain, finetune, index or study.")] = "pretrain",
+) -> None:
     """The JSON Schema of a recipe, for editors to complete and check from."""
     from headstart.core import config, registry
     from headstart.stages import recipes

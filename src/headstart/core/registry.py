@@ -99,6 +99,7 @@ TABLES: dict[str, dict[str, str]] = {
     "baselines": {
         "majority": "headstart.evaluation.baselines:majority",
         "svm": "headstart.evaluation.svm:svm",
+        "glove": "headstart.evaluation.glove:glove",
         "overlap": "headstart.evaluation.overlap:overlap",
         "lead": "headstart.evaluation.lead:lead",
     },

@@ -161,12 +161,7 @@ def run_cell(
         choose_attention(model)
         learner = TaskLearner(model, task, adaptation, reading, train, validation, splits.validation.labels)
         if trainable(model):
-            first = learner.batch([Sample(0, index) for index in range(min(batch_size, len(train)))])
-            per_token = flops_per_token(learner.module, first, learner.tokens(first))
-            loop = Loop(
-                learner, settings, batch_size=min(batch_size, len(train)), seed=seed, folder=work,
-                fingerprint=fingerprint, flops_per_token=per_token, keep_best=True,
-            )  # fmt: skip
+            loop = loop_of(learner, settings, batch_size, seed, work, fingerprint)
             start = loop.restore().resumed_from
             with tracking(f"{method} seed {seed}", work / "logs", start, quiet) as trackers:
                 outcome = loop.run([*trackers, meter])
@@ -189,6 +184,19 @@ def run_cell(
         cost=meter.tag().to_dict(),
     )  # fmt: skip
     return cell, model
+
+
+def loop_of(
+    learner: TaskLearner, settings: TrainingSettings, batch_size: int, seed: int, work: Path, fingerprint: str
+) -> Loop:
+    """Return the loop that trains a learner and keeps its best weights by validation; what a step costs is counted."""
+    size = min(batch_size, len(learner))
+    first = learner.batch([Sample(0, index) for index in range(size)])
+    per_token = flops_per_token(learner.module, first, learner.tokens(first))
+    return Loop(
+        learner, settings, batch_size=size, seed=seed, folder=work, fingerprint=fingerprint,
+        flops_per_token=per_token, keep_best=True,
+    )  # fmt: skip
 
 
 def trainable(model: torch.nn.Module) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
+from transformers import PreTrainedModel
 
 from headstart.core import artifact, config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
@@ -98,9 +99,9 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     if folder.status == "finished":
         return folder.path
     task: Task = registry.build("tasks", recipe.task)
-    whole = read_data(recipe, task)
+    whole = read_data(recipe.data, task)
     methods, left_out = suited(recipe, task)
-    _check(recipe, task, whole, methods)
+    check(recipe, task, whole, methods)
     known_before = probe(recipe.forgetting, recipe.model)
     chosen = next(iter(methods))
     cells: dict[str, list[Cell]] = {}
@@ -143,7 +144,7 @@ def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None
     return methods, left_out
 
 
-def _check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, Section | None]) -> None:
+def check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, Section | None]) -> None:
     """Find what would stop a later cell before the first one is paid for: checkpoint, budgets, lengths, labels."""
     for section in methods.values():
         if section is not None:
@@ -168,17 +169,17 @@ def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
     return {"checkpoint": artifact.identity(Path(recipe.model))[:16], **hashes}
 
 
-def read_data(recipe: FinetuneRecipe, task: Task) -> Splits:
+def read_data(data: LabelledData, task: Task) -> Splits:
     """Read the three files and let the task learn its labels from the whole training file."""
-    train = labelled.read(recipe.data.train, task.columns("train"))
-    test = labelled.read(recipe.data.test, task.columns("test"))
-    if isinstance(recipe.data.validation, str):
-        validation = labelled.read(recipe.data.validation, task.columns("validation"))
+    train = labelled.read(data.train, task.columns("train"))
+    test = labelled.read(data.test, task.columns("test"))
+    if isinstance(data.validation, str):
+        validation = labelled.read(data.validation, task.columns("validation"))
     else:
         # The rows that are taken out are read as a validation file would be: a task may ask something else of them.
-        whole = labelled.read(recipe.data.train, task.columns("validation"))
-        train, _ = labelled.split_off(train, recipe.data.validation)
-        _, validation = labelled.split_off(whole, recipe.data.validation)
+        whole = labelled.read(data.train, task.columns("validation"))
+        train, _ = labelled.split_off(train, data.validation)
+        _, validation = labelled.split_off(whole, data.validation)
     task.fit_labels(train)
     for name in task.metrics():
         registry.target("metrics", name)
@@ -213,16 +214,10 @@ def _cell(
         artifact.verify(home, "cell")
         return Cell(**json.loads((home / "result.json").read_text(encoding="utf-8")))
     if section is None:
-        cell = _baseline(recipe, task, splits, method, seed)
+        cell = run_baseline(task, splits, method, seed, recipe.cost)
     else:
-        settings = settings_of(recipe.training, section)
         work = folder.path / "work" / home.name
-        adaptation: Adaptation = registry.build("adaptations", section)
-        cell, model = run_cell(
-            method=method, adaptation=adaptation, task=task, splits=splits, checkpoint=recipe.model, settings=settings,
-            batch_size=recipe.training.batch_size, max_length=recipe.training.max_length, seed=seed, work=work,
-            fingerprint=folder.fingerprint, cost=recipe.cost, quiet=quiet,
-        )  # fmt: skip
+        cell, model = run_adaptation(recipe, task, splits, method, section, seed, work, folder.fingerprint, quiet)
         if known_before is not None:
             cell.details["forgetting"] = asdict(known_before.forgetting(model))
         logs = folder.path / "logs" / home.name
@@ -239,9 +234,23 @@ def _cell(
     return cell
 
 
-def _baseline(recipe: FinetuneRecipe, task: Task, splits: Splits, method: str, seed: int) -> Cell:
+def run_adaptation(
+    recipe: FinetuneRecipe, task: Task, splits: Splits, method: str, section: Section, seed: int, work: Path,
+    fingerprint: str, quiet: bool,
+) -> tuple[Cell, PreTrainedModel]:  # fmt: skip
+    """Train one adaptation with one seed; what an unfinished run needs to go on lies in `work`."""
+    return run_cell(
+        method=method, adaptation=registry.build("adaptations", section), task=task, splits=splits,
+        checkpoint=recipe.model, settings=settings_of(recipe.training, section),
+        batch_size=recipe.training.batch_size, max_length=recipe.training.max_length, seed=seed, work=work,
+        fingerprint=fingerprint, cost=recipe.cost, quiet=quiet,
+    )  # fmt: skip
+
+
+def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> Cell:
+    """Let one baseline learn and predict; raises `Unsuited` where it has nothing to say on such rows."""
     names = task.metrics()
-    with Meter(config=recipe.cost, energy=False) as meter:
+    with Meter(config=cost, energy=False) as meter:
         result = registry.resolve("baselines", method)(
             splits.train, splits.validation, splits.test, metric=names[0], seed=seed
         )

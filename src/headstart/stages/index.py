@@ -23,7 +23,7 @@ from headstart.core.errors import DataError, ResourceError
 from headstart.corpus import readers
 from headstart.corpus.readers import CorpusConfig, Receipt
 from headstart.evaluation.cost import CostConfig, PriceTag
-from headstart.stages.embedder import Embedder
+from headstart.stages.embedder import BATCH_TOKENS, Embedder
 from headstart.stages.metering import RecordedMeter
 from headstart.stages.run_folder import RunFolder
 from headstart.tasks.source import require_checkpoint
@@ -58,7 +58,7 @@ class IndexRecipe(Section):
     corpus: CorpusConfig
     passages: PassageSettings = PassageSettings()
     graph: GraphSettings = GraphSettings()
-    batch_size: int = Field(32, ge=1, description="passages in one forward pass")
+    batch_tokens: int = Field(BATCH_TOKENS, ge=1, description="tokens in one forward pass, padding included")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the processor multiplies it in hardware"
     )
@@ -177,7 +177,7 @@ def _embedded(
         known: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
         if len(known) == len(texts):
             return known
-    vectors = embedder.vectors(texts, recipe.batch_size)
+    vectors = embedder.vectors(texts, recipe.batch_tokens)
     tokens = embedder.tokens(texts)
     meter.tokens, meter.flops = meter.tokens + tokens, meter.flops + tokens * embedder.flops_per_token
     meter.log(0, {})

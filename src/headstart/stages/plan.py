@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import statistics
-import time
+import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from headstart.core import config, registry
-from headstart.core.contracts import Adaptation, Batch, Rows, RowShape, Sample, Task, Vocabulary
+from headstart.core.contracts import Adaptation, Objective, Sample, Task, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.corpus import mixture, readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
-from headstart.stages import recipes
-from headstart.stages.adapt import AdaptedTask, trainable
+from headstart.stages import recipes, stand_ins
+from headstart.stages.adapt import TaskLearner, loop_of, trainable
+from headstart.stages.adapt import size as size_of
 from headstart.stages.finetune import FinetuneRecipe, read_data, settings_of, suited
 from headstart.stages.forecast import flops_per_token
+from headstart.stages.learner import CorpusRows, PretrainLearner
 from headstart.stages.networks import build_model, objective_of, tokenizer_of
 from headstart.stages.pretrain import PretrainRecipe
 from headstart.stages.rehearsal import Pretraining
+from headstart.stages.trial import STEPS, timed
 from headstart.tasks.source import CheckpointFolder
-from headstart.tokens.tokenizer import TokenizerConfig, add_special
-from headstart.tokens.tokenizer import load as load_tokenizer
-from headstart.training import precision
 from headstart.training.budget import Budget
-from headstart.training.compilation import choose_attention, compile_layers
-from headstart.training.module import LossModule
-from headstart.training.settings import TrainingSettings
+from headstart.training.compilation import choose_attention
+from headstart.training.loop import Loop
 
-_TIMED_STEPS = 5
+_COUNTED_ROWS = 8
+"""Rows on which FLOPs are counted: several, since a mixture treats them differently."""
+_QUIET = 0.8
+"""The share of its cores' time below which a forecast says that others had the rest."""
 _BYTES_PER_TOKEN = 4.4
 """English Wikipedia and novels under WordPiece of 16k: 386.2 MB gave 87.5 M tokens. Other text differs."""
 
@@ -55,9 +52,13 @@ def render(found: dict[str, Any]) -> str:
         f"{key:<22}{value:,}" if isinstance(value, int | float) else f"{key:<22}{value}"
         for key, value in found["size"].items()
     ]
-    lines.append(
-        f"{'speed here':<22}{found['tokens_per_second']:,.0f} tokens a second, timed over {_TIMED_STEPS} steps"
-    )
+    speed, cores = found["tokens_per_second"], found["cores"]
+    lines.append(f"{'speed here':<22}{speed:,.0f} tokens a second, {STEPS} steps of the run's own loop timed")
+    if cores < _QUIET:
+        lines.append(
+            f"{'busy machine':<22}this process had {cores:.0%} of its cores' time; alone, it would take "
+            f"{cores:.2g} × as long"
+        )
     lines.append(f"{'forecast':<22}{tag.sentence()}")
     lines += [f"{'assumed ' + key:<22}{value}" for key, value in tag.assumptions.items()]
     return "\n".join(lines)
@@ -66,78 +67,74 @@ def render(found: dict[str, Any]) -> str:
 def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     corpus_bytes = sum(readers.text_bytes(part) for part in mixture.parts_of(recipe.corpus).values())
     objective = objective_of(recipe)
-    vocabulary = _vocabulary(tokenizer_of(recipe), objective.special_tokens())
-    module = LossModule(build_model(recipe, vocabulary, objective), objective)
+    vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     budget, corpus_tokens = Budget.parse(recipe.training.budget), corpus_bytes / _BYTES_PER_TOKEN
     tokens = updates = flops = seconds = 0.0
-    first_rows = recipe.training.rows_of(recipe.training.phases[0].length)
     for phase in recipe.training.phases:
-        batch_rows = recipe.training.rows_of(phase.length)
-        rows = recipe.training.samples_together(batch_rows, first_rows)
-        batch = objective.corrupt(_noise(vocabulary, objective.row_shape(phase.length), rows), vocabulary, 0)
-        read = objective.tokens(batch)
-        per_token = flops_per_token(module, batch, read)
-        speed = _time(module, batch, read, recipe.training)
-        batch_tokens = batch_rows * phase.length
+        loop = _noise_loop(recipe, objective, vocabulary, phase.length)
+        trial = timed(loop)
+        per_token, speed = loop.phases.all[0].flops_per_token, trial.tokens_per_second
+        batch_tokens = recipe.training.rows_of(phase.length) * phase.length
         part = phase.share * _tokens(budget, speed, per_token, batch_tokens, corpus_tokens)
         tokens, updates = tokens + part, updates + part / batch_tokens
         flops, seconds = flops + per_token * part, seconds + part / speed
     tag = forecast_tag(flops, flops / seconds, recipe.cost, tokens=round(tokens))
     size = {
-        "parameters": sum(p.numel() for p in module.parameters()),
+        "parameters": size_of(loop.learner.module),
         "corpus": f"{corpus_bytes / 1e6:,.1f} MB of text, about {corpus_tokens / 1e6:,.1f} M tokens",
         "tokens to train on": round(tokens),
         "updates": round(updates),
         "FLOPs per token": round(flops / tokens),
     }
-    return {"verb": "pretrain", "size": size, "tokens_per_second": tokens / seconds, "forecast": tag.to_dict()}
+    return {
+        "verb": "pretrain", "size": size, "tokens_per_second": tokens / seconds, "cores": trial.cores,
+        "forecast": tag.to_dict(),
+    }  # fmt: skip
 
 
 def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
     task: Task = registry.build("tasks", recipe.task)
     if not task.learns:
         raise RecipeError(f"task {recipe.task.kind!r} trains nothing", do="Run it: there is no training to foresee")  # type: ignore[attr-defined]
-    splits = read_data(recipe, task)
+    splits = read_data(recipe.data, task)
     source = CheckpointFolder(recipe.model, task, recipe.seed, Pretraining)
     reading = source.reading(recipe.training.max_length)
     count = min(recipe.data.labels or len(splits.train), len(splits.train))
     some = min(256, count)
     sample = task.encode(splits.train.take(range(some)), reading, training=True)
-    lengths = [task.length(feature) for feature in sample]
-    mean_length, of_feature = sum(lengths) / some, sum(lengths) / len(lengths)
-    together = sample[: recipe.training.batch_size]
-    plain = task.collate(together, reading)
+    features = len(sample) / some
     tags = []
-    speed = 0.0
+    speed = length = 0.0
     for section in filter(None, suited(recipe, task)[0].values()):
         adaptation: Adaptation = registry.build("adaptations", section)
         model = adaptation.adapt(source)
         task.prepare_head(model)
         if not trainable(model):
             continue
-        batch = adaptation.extend(plain, [Sample(0, index) for index in range(len(together))])
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        module, read = LossModule(model, AdaptedTask(task, adaptation)), task.tokens(batch)
-        per_token = flops_per_token(module, batch, read)
-        speed = _time(module, batch, read, settings)
+        learner = TaskLearner(model, task, adaptation, reading, sample, [], [])
+        with tempfile.TemporaryDirectory() as work:
+            loop = loop_of(learner, settings, recipe.training.batch_size, recipe.seed, Path(work), "")
+            trial = timed(loop)
+        per_token, speed, length = loop.phases.all[0].flops_per_token, trial.tokens_per_second, trial.tokens_per_sample
         tokens = _tokens(
-            Budget.parse(settings.budget),
-            speed,
-            per_token,
-            recipe.training.batch_size * of_feature,
-            count * mean_length,
-        )
+            Budget.parse(settings.budget), speed, per_token, recipe.training.batch_size * length,
+            count * features * length,
+        )  # fmt: skip
         held_out = len(splits.validation) * recipe.training.evaluations + len(splits.test)
-        flops = recipe.seeds * per_token * (tokens + held_out * mean_length / 3)
+        flops = recipe.seeds * per_token * (tokens + held_out * features * length / 3)
         tags.append(forecast_tag(flops, per_token * speed, recipe.cost, tokens=round(recipe.seeds * tokens)))
     total = sum(tags[1:], tags[0])
     size = {
         "training rows": count,
-        "tokens a row": round(mean_length, 1),
+        "tokens a row": round(features * length, 1),
         "methods × seeds": f"{len(tags)} × {recipe.seeds}",
     }
-    return {"verb": "finetune", "size": size, "tokens_per_second": speed, "forecast": total.to_dict()}
+    return {
+        "verb": "finetune", "size": size, "tokens_per_second": speed, "cores": trial.cores,
+        "forecast": total.to_dict(),
+    }  # fmt: skip
 
 
 def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float, epoch_tokens: float) -> float:
@@ -154,68 +151,17 @@ def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float,
             return budget.amount / per_token
 
 
-def _time(module: torch.nn.Module, batch: Batch, tokens: int, settings: TrainingSettings) -> float:
-    """Return tokens a second: the median of a few steps after two to warm up."""
-    device = precision.default_device()
-    module.to(device)
-    if settings.compile:
-        compile_layers(module)
-    batch = {name: tensor.to(device) for name, tensor in batch.items()}
-    optimiser = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-6, fused=True)
-    seconds = []
-    for _ in range(_TIMED_STEPS + 2):
-        start = time.perf_counter()
-        with precision.autocast(precision.resolve(settings.precision, device), device):
-            loss = module(batch) / 100
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        seconds.append(time.perf_counter() - start)
-    return tokens / statistics.median(seconds[2:])
-
-
-def _vocabulary(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary:
-    """What the tokenizer will be: a ready one, with as many tokens more as it may learn, or a stand-in."""
-    if settings.path is None:
-        return _stand_in(settings.vocab, extra)
-    known = add_special(load_tokenizer(settings.path), extra)
-    more = settings.extend or 0
-    return replace(
-        known,
-        size=known.size + more,
-        special=np.pad(known.special, (0, more)),
-        starts_word=np.pad(known.starts_word, (0, more), constant_values=True),
-        ends_word=None if known.ends_word is None else np.pad(known.ends_word, (0, more)),
-    )
-
-
-def _stand_in(size: int, extra: Sequence[str]) -> Vocabulary:
-    """A vocabulary of the right size, before any tokenizer is trained."""
-    total = size + len(extra)
-    special = np.zeros(total, dtype=bool)
-    special[:5] = special[size:] = True
-    return Vocabulary(
-        total, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(total, dtype=bool),
-        added={token: size + place for place, token in enumerate(extra)},
+def _noise_loop(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int) -> Loop:
+    """Return the loop of one phase over rows of noise, which reads no corpus and writes nothing."""
+    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, objective.row_shape(length)))]
+    learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
+    rows = recipe.training.rows_of(length)
+    first = recipe.training.rows_of(recipe.training.phases[0].length)
+    together = recipe.training.samples_together(rows, first)
+    batch = learner.batch([Sample(0, index) for index in range(min(together, _COUNTED_ROWS))])
+    per_token = flops_per_token(learner.module, batch, learner.tokens(batch))
+    settings = recipe.training.model_copy(update={"micro_batch_size": together, "batch_warmup_ratio": 0.0})
+    return Loop(
+        learner, settings, batch_size=rows, seed=0, folder=Path(tempfile.gettempdir()) / "headstart-plan",
+        fingerprint="", flops_per_token=per_token,
     )  # fmt: skip
-
-
-def _noise(vocabulary: Vocabulary, shape: RowShape, rows: int) -> Rows:
-    """Rows of random tokens in the objective's shape: they cost what real ones do."""
-    ordinary = np.flatnonzero(~vocabulary.special)
-    draw = np.random.Generator(np.random.Philox(0))
-    ids = ordinary[draw.integers(0, len(ordinary), size=(rows, shape.length))]
-    if shape.opens:
-        ids[:, 0] = vocabulary.cls
-    if shape.closes:
-        ids[:, -1] = vocabulary.sep
-    middle = shape.length // 2
-    if shape.segments:
-        ids[:, middle - 1] = vocabulary.sep
-    return Rows(
-        ids,
-        [Sample(0, row) for row in range(rows)],
-        [np.asarray([1, middle])] * rows if shape.sentences else (),
-        np.full(rows, middle) if shape.segments else None,
-        np.roll(ids, 1, axis=0) if shape.segments else None,
-    )

@@ -208,16 +208,15 @@ def _checkpoint(recipe: PretrainRecipe) -> dict[str, str]:
 
 def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
     """Say how often the text was read, and that of each corpus where there are several."""
-    steps: dict[Feed, int] = {}
-    sizes = {phase.feed: phase.batch_size for phase in loop.phases.all}
+    samples: dict[Feed, int] = {}
     for phase, taken in loop.phases.steps_of(loop.progress):
-        steps[phase.feed] = steps.get(phase.feed, 0) + taken
-    epochs = sum(taken * sizes[feed] / len(feed) for feed, taken in steps.items())
+        samples[phase.feed] = samples.get(phase.feed, 0) + taken * phase.samples
+    epochs = sum(taken / len(feed) for feed, taken in samples.items())
     if len(prepared.corpora) == 1:
         return {"epochs": epochs}
     read = [
-        [n / part.size for n, part in zip(drawn(taken * sizes[feed], feed.parts), feed.parts, strict=True)]
-        for feed, taken in steps.items()
+        [n / part.size for n, part in zip(drawn(taken, feed.parts), feed.parts, strict=True)]
+        for feed, taken in samples.items()
     ]
     each = dict(zip([corpus.name for corpus in prepared.corpora], map(sum, zip(*read, strict=True)), strict=True))
     return {"epochs": epochs, "epochs_of": each}

@@ -12,15 +12,21 @@ from headstart.stages.corpus import CorpusRecipe
 from headstart.stages.finetune import FinetuneRecipe
 from headstart.stages.index import IndexRecipe
 from headstart.stages.pretrain import PretrainRecipe
+from headstart.studies.definition import Study
 
 
 def by_verb() -> dict[str, type[BaseModel]]:
     """Return the recipe class of each verb that takes one."""
-    return {"corpus": CorpusRecipe, "pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "index": IndexRecipe}
+    return {
+        "corpus": CorpusRecipe, "pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "index": IndexRecipe,
+        "study": Study,
+    }  # fmt: skip
 
 
 def verb_of(raw: Mapping[str, Any]) -> str:
     """Tell a recipe's verb by its sections: sources make a corpus, an objective is pre-trained, a task fine-tuned."""
+    if "question" in raw:
+        return "study"
     if "sources" in raw:
         return "corpus"
     if "objective" in raw:
@@ -32,5 +38,5 @@ def verb_of(raw: Mapping[str, Any]) -> str:
     raise RecipeError(
         f"the recipe has the sections {', '.join(raw) or 'none'}",
         allowed="A corpus recipe has `sources`, a pretrain recipe an `objective`, a finetune recipe a `task`, "
-        "an index recipe `passages`",
+        "an index recipe `passages`, a study a `question`",
     )

@@ -35,7 +35,7 @@ class RunFolder:
         """
         self.path, self.kind = path, type(recipe)
         self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
-        self.fingerprint = config.fingerprint([_identity(self.recipe), self.inputs])
+        self.fingerprint = config.fingerprint([identity_of(self.recipe), self.inputs])
         self.status = self._look()
         if writes and self.status != "finished":
             self._make()
@@ -55,7 +55,7 @@ class RunFolder:
         recipe_path = self.path / RECIPE
         if recipe_path.is_file():
             before = self._before(recipe_path)
-            same = _identity(before) == _identity(self.recipe)
+            same = identity_of(before) == identity_of(self.recipe)
             if same and self._inputs_before() == self.inputs:
                 return "finished" if artifact.is_complete(self.path) else "unfinished"
             if self._holds_no_work():
@@ -77,7 +77,7 @@ class RunFolder:
             return None
 
     def _other_recipe(self, before: dict[str, Any]) -> ArtifactError:
-        changed = ", ".join(_differences(_identity(before), _identity(self.recipe))[:4])
+        changed = ", ".join(_differences(identity_of(before), identity_of(self.recipe))[:4])
         return ArtifactError(
             f"{self.path} holds a run of another recipe, with other values for {changed}",
             allowed="An output belongs to one recipe",
@@ -127,7 +127,8 @@ class RunFolder:
             return raw
 
 
-def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a filled recipe decides its result: no place, no price, nothing of who computes."""
     kept = {key: value for key, value in recipe.items() if key not in _NOT_IDENTITY}
     if isinstance(kept.get("training"), dict):
         training = kept["training"].items()

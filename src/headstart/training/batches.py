@@ -16,9 +16,13 @@ WINDOW = 8
 """Batches that are sorted together by length, where lengths differ: enough to spare most padding."""
 
 
-def samples_of_step(step: int, batch_size: int, length: int, seed: int) -> list[Sample]:
-    """Return the samples of one global batch; epochs follow each other without a short batch between them."""
-    return _samples(np.arange(step * batch_size, (step + 1) * batch_size), length, seed)
+def samples_of_step(step: int, batch_size: int, length: int, seed: int, before: int = 0) -> list[Sample]:
+    """Return the samples of one global batch; epochs follow each other without a short batch between them.
+
+    `before` is how many were read in batches of other sizes, before step 0.
+    """
+    first = before + step * batch_size
+    return _samples(np.arange(first, first + batch_size), length, seed)
 
 
 def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: int) -> list[Sample]:
@@ -36,12 +40,12 @@ def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: 
     return samples[batch * batch_size : (batch + 1) * batch_size]
 
 
-def samples_by_share(step: int, batch_size: int, parts: Sequence[Part], seed: int) -> list[Sample]:
+def samples_by_share(step: int, batch_size: int, parts: Sequence[Part], seed: int, before: int = 0) -> list[Sample]:
     """Like `samples_of_step`, from several parts, each in its share of any stretch and in epochs of its own.
 
     A part's samples bear the numbers after those of the parts before it.
     """
-    counts = drawn(step * batch_size, parts)
+    counts = drawn(before + step * batch_size, parts)
     turns: list[list[int]] = [[] for _ in parts]
     order: list[int] = []
     for place, turn in _merge(counts, parts, batch_size):
@@ -87,13 +91,14 @@ def _samples(positions: Ints, length: int, seed: int, first: int = 0) -> list[Sa
     return samples
 
 
-def global_batch(feed: Feed, step: int, batch_size: int, seed: int) -> list[Sample]:
+def global_batch(feed: Feed, step: int, batch_size: int, seed: int, before: int = 0) -> list[Sample]:
     """Return the samples of one step of a feed, in the way that suits what the feed says of them."""
     if feed.lengths is not None:
+        assert not before, "windows of sorted batches need one batch size"
         return samples_by_length(step, batch_size, feed.lengths, seed)
     if feed.parts:
-        return samples_by_share(step, batch_size, feed.parts, seed)
-    return samples_of_step(step, batch_size, len(feed), seed)
+        return samples_by_share(step, batch_size, feed.parts, seed, before)
+    return samples_of_step(step, batch_size, len(feed), seed, before)
 
 
 class _Steps(Dataset[list[Batch]]):
@@ -103,13 +108,14 @@ class _Steps(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, rank: int = 0, size: int = 1
-    ) -> None:
+        self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, rank: int = 0, size: int = 1,
+        before: int = 0,
+    ) -> None:  # fmt: skip
         self.feed, self.batch_size, self.micro, self.seed = feed, batch_size, micro_batch_size, seed
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.before = rank, size, before
 
     def __getitem__(self, step: int) -> list[Batch]:
-        samples = global_batch(self.feed, step, self.batch_size, self.seed)[self.rank :: self.size]
+        samples = global_batch(self.feed, step, self.batch_size, self.seed, self.before)[self.rank :: self.size]
         return [self.feed.batch(samples[i : i + self.micro]) for i in range(0, len(samples), self.micro)]
 
 
@@ -127,10 +133,11 @@ class _From:
 
 
 def batches_from(
-    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int, rank: int = 0, size: int = 1
-) -> Iterator[list[Batch]]:
+    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int, rank: int = 0,
+    size: int = 1, before: int = 0,
+) -> Iterator[list[Batch]]:  # fmt: skip
     """Yield the micro-batches of step, step + 1, … without end; of those, one process's share."""
-    steps = _Steps(feed, batch_size, micro_batch_size, seed, rank, size)
+    steps = _Steps(feed, batch_size, micro_batch_size, seed, rank, size, before)
     loader: DataLoader[list[Batch]] = DataLoader(
         steps, batch_size=None, sampler=_From(step), num_workers=workers, prefetch_factor=2 if workers else None
     )

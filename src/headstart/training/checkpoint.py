@@ -43,6 +43,8 @@ class Progress:
     bad_steps: int = 0
     best_score: float | None = None
     best_step: int = 0
+    unimproved: int = 0
+    """Measurements since the best one."""
     recent: list[float] = field(default_factory=list)
     """Losses of the steps since the last line of the log."""
     phases: list[int] = field(default_factory=lambda: [0])

@@ -19,7 +19,7 @@ from headstart.training.checkpoint import Progress
 from headstart.training.freezing import Freezing
 from headstart.training.guard import Guard
 from headstart.training.interruption import Notice
-from headstart.training.phases import Phase, Phases
+from headstart.training.phases import Phase, Phases, growing
 from headstart.training.progress import Tracker
 from headstart.training.settings import TrainingSettings
 from headstart.training.sharding import require_even
@@ -62,10 +62,17 @@ class Loop:
         """
         self.learner, self.settings, self.seed = learner, settings, seed
         self.world = world or World()
-        self.phases = Phases([Phase(0.0, learner, batch_size, flops_per_token), *later])
+        phases = [Phase(0.0, learner, batch_size, flops_per_token), *later]
+        self.phases = Phases(growing(phases, settings.batch_warmup_ratio, settings.batch_warmup_start))
         _require_work_for_all(self.phases, self.world, settings)
         self.budget = Budget.parse(settings.budget).in_steps(batch_size, len(learner))
         self.checkpoints, self.fingerprint = folder / "checkpoints", fingerprint
+        if settings.patience is not None and not keep_best:
+            raise RecipeError(
+                f"training.patience is {settings.patience}, and this run ends with its last weights, not its best",
+                allowed="Fine-tuning can stop early; pre-training spends its budget",
+                do="Leave training.patience out",
+            )
         self.keep_best = keep_best
         if settings.compile:
             compilation.compile_layers(learner.module)
@@ -88,7 +95,7 @@ class Loop:
         return Outcome(self.progress, resumed_from=self.progress.step, passed_over=passed_over)
 
     def run(self, trackers: Sequence[Tracker] = ()) -> Outcome:
-        """Train until the budget is spent, measure once more, and leave the best or last weights in the module.
+        """Train until the budget or the patience is spent, measure once more, and leave the best or last weights.
 
         Asked to stop (see `Notice`), it finishes its step, saves, and raises `Stopped`.
         """
@@ -100,7 +107,7 @@ class Loop:
         evaluated = self._evaluation_number()
         steps: Iterator[list[Batch]] | None = None
         with self.notice:
-            while self.share() < 1:
+            while self.share() < 1 and not self._out_of_patience():
                 if self.freezing.follow(self.share()):
                     self.stepper.spread.wrap()
                 if self.phases.enter(self.progress, self.share()) or steps is None:
@@ -144,8 +151,8 @@ class Loop:
     @property
     def micro(self) -> int:
         """Return the samples of one forward pass, whose tokens are as many in every phase as in the first."""
-        size, first = self.phases.current(self.progress).batch_size, self.phases.all[0].batch_size
-        return self.settings.samples_together(size, first)
+        phase, first = self.phases.current(self.progress), self.phases.all[0].batch_size
+        return min(phase.samples, self.settings.samples_together(phase.batch_size, first))
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which this run's forward passes take place."""
@@ -166,9 +173,14 @@ class Loop:
 
     def _batches(self) -> Iterator[list[Batch]]:
         phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
-        workers = self.settings.dataloader_num_workers
-        world = self.world
-        return batches_from(step, phase.feed, phase.batch_size, self.micro, self.seed, workers, world.rank, world.size)
+        workers, world, before = (
+            self.settings.dataloader_num_workers,
+            self.world,
+            self.phases.feed_before(self.progress),
+        )
+        return batches_from(
+            step, phase.feed, phase.samples, self.micro, self.seed, workers, world.rank, world.size, before
+        )
 
     def _step(self, micro_batches: Sequence[Batch]) -> tuple[float, float, float, bool]:
         """Make one update, unless a number is bad; returns loss, gradient norm, rate, and whether to stop."""
@@ -185,7 +197,7 @@ class Loop:
             self.optimiser.step()
         self.optimiser.zero_grad()
         self.progress.step += 1
-        self.progress.samples += phase.batch_size
+        self.progress.samples += phase.samples
         self.progress.tokens += found.tokens
         self.progress.flops += phase.flops_per_token * found.tokens
         self.progress.seconds = found.seconds
@@ -194,7 +206,7 @@ class Loop:
     def _samples(self) -> list[Sample]:
         """Return the samples of the present step, in all processes."""
         phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
-        return global_batch(phase.feed, step, phase.batch_size, self.seed)
+        return global_batch(phase.feed, step, phase.samples, self.seed, self.phases.feed_before(self.progress))
 
     def _evaluation_number(self) -> int:
         return int(min(self.share(), 1.0) * self.settings.evaluations + 1e-9)
@@ -206,11 +218,16 @@ class Loop:
         self._log(trackers, {f"validation/{name}": value for name, value in values.items()})
         score = next(iter(values.values()))
         if self.keep_best and (self.progress.best_score is None or score > self.progress.best_score):
-            self.progress.best_score, self.progress.best_step = score, self.progress.step
+            self.progress.best_score, self.progress.best_step, self.progress.unimproved = score, self.progress.step, 0
             weights = self.learner.module.state_dict()
             self.best = {name: weights[name].detach().cpu().clone() for name in weights if name in self.trained}
+        else:
+            self.progress.unimproved += 1
         self._tick()
         return values
+
+    def _out_of_patience(self) -> bool:
+        return self.settings.patience is not None and self.progress.unimproved >= self.settings.patience
 
     def _validate(self) -> dict[str, float]:
         """Measure held-out data: in the leader, or in all processes where none holds the whole module."""
@@ -237,11 +254,24 @@ class Loop:
 
 def _require_work_for_all(phases: Phases, world: World, settings: TrainingSettings) -> None:
     for phase in phases.all:
-        if phase.batch_size < world.size:
+        if phase.samples < world.size:
             raise RecipeError(
-                f"one update reads {phase.batch_size} samples, and {world.size} processes share them",
+                f"one update reads {phase.samples} samples, and {world.size} processes share them",
                 allowed="Each process needs one sample of every update",
                 do="Raise training.batch_tokens or batch_size, or start fewer processes",
             )
         if settings.parallel == "fsdp" and world.size > 1:
-            require_even(phase.batch_size, world, settings.optim)
+            require_even(phase.samples, world, settings.optim)
+        if phase.feed.lengths is not None and settings.batch_warmup_ratio:
+            raise RecipeError(
+                f"training.batch_warmup_ratio is {settings.batch_warmup_ratio:g}, and texts are sorted by length",
+                allowed="Pre-training can start with small batches; sorting needs batches of one size",
+                do="Leave training.batch_warmup_ratio out",
+            )
+    if settings.batch_warmup_ratio and Budget.parse(settings.budget).unit == "epochs":
+        raise RecipeError(
+            f"training.budget is {settings.budget!r}, and training.batch_warmup_ratio is "
+            f"{settings.batch_warmup_ratio:g}",
+            allowed="With batches that grow, a number of epochs is no number of updates",
+            do="State the budget in time, tokens, steps or FLOPs",
+        )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from headstart.core.config import Section
 from headstart.training.budget import Budget
@@ -26,6 +26,14 @@ class TrainingSettings(Section):
     warmup_ratio: float = Field(
         0.06, ge=0, lt=1, description="share of the budget over which the rate rises; RoBERTa used 0.06"
     )
+    batch_warmup_ratio: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the budget over which updates grow to their whole size, in doublings; pre-training "
+        "alone; ModernBERT grew them sixfold over 0.03 (Warner et al. 2024)",
+    )
+    batch_warmup_start: float = Field(0.25, gt=0, lt=1, description="the part of an update's samples to start with")
     weight_decay: float = Field(0.01, ge=0, le=1, description="on matrices only; BERT used 0.01")
     optim: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: orthogonalised updates for the matrices of repeated layers, AdamW for the rest"
@@ -42,6 +50,12 @@ class TrainingSettings(Section):
     )
     compile: bool = Field(False, description="compile the layers; pays for itself after some minutes of training")
     evaluations: int = Field(10, ge=0, description="how often held-out data is measured over the budget")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="stop when held-out data has not improved for so many measurements in a row; fine-tuning alone, "
+        "which keeps its best weights; by default the budget ends a run",
+    )
     logging_steps: int = Field(10, ge=1)
     save_minutes: float = Field(5.0, gt=0, description="how much work a crash may cost")
     save_total_limit: int = Field(2, ge=1, description="checkpoints kept")
@@ -62,3 +76,12 @@ class TrainingSettings(Section):
     def _readable_budget(cls, value: Any) -> str:
         Budget.parse(str(value))
         return str(value)
+
+    @model_validator(mode="after")
+    def _patience_can_end(self) -> Self:
+        if self.patience is not None and self.patience >= self.evaluations:
+            raise ValueError(
+                f"patience is {self.patience} and evaluations is {self.evaluations}: the run would be over before it "
+                "runs out of patience. Raise evaluations, or lower patience."
+            )
+        return self

@@ -75,12 +75,12 @@ def test_a_stopped_run_goes_on_with_its_vectors(recipe, tmp_path, monkeypatch):
     known = {**recipe, "output": str(tmp_path / "index")}
     embed, calls = stage.Embedder.vectors, []
 
-    def stumble(self, texts, batch_size=32):
+    def stumble(self, texts, batch_tokens=2048):
         if len(texts) > 1:  # one alone is for counting what a token costs
             calls.append(len(texts))
         if len(calls) == 3 and len(texts) > 1:
             raise KeyboardInterrupt
-        return embed(self, texts, batch_size)
+        return embed(self, texts, batch_tokens)
 
     monkeypatch.setattr(stage.Embedder, "vectors", stumble)
     with pytest.raises(KeyboardInterrupt):

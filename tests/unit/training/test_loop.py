@@ -10,6 +10,7 @@ import subprocess
 import pytest
 import torch
 
+from headstart.core.errors import RecipeError
 from headstart.training.batches import batches_from, samples_of_step
 from headstart.training.guard import DivergedError
 
@@ -240,6 +241,47 @@ def test_the_best_weights_survive_a_resume(toy, tmp_path):
     _, outcome = toy.train(tmp_path / "b", rough, keep_best=True, evaluations=4)
     assert outcome.progress.best_step == 6
     toy.assert_same(toy.weights(rough), toy.weights(smooth))
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "last", "best"),
+    [
+        ([0.1, 0.9, 0.3, 0.2, 0.9], 2, 8, 4),
+        ([0.1, 0.9, 0.9, 0.3, 0.9], 2, 8, 4),
+        ([0.5, 0.4, 0.6, 0.3, 0.2, 0.6], 2, 10, 6),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6], 1, 12, 12),
+    ],
+    ids=["stops", "the same is no gain", "a gain renews it", "never lost"],
+)
+def test_it_stops_when_it_runs_out_of_patience(toy, tmp_path, scores, patience, last, best):
+    learner = toy.Learner()
+    learner.scores = list(scores)
+    kept = {}
+    at_best = toy.At(best, lambda: kept.update(toy.weights(learner)))
+    _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, evaluations=6, patience=patience)
+    assert (outcome.progress.step, outcome.progress.best_step) == (last, best)
+    assert learner.scores == [], "it measures the best weights once more, and nothing after that"
+    toy.assert_same(toy.weights(learner), kept)
+
+
+@pytest.mark.parametrize("stop", [5, 8])
+def test_patience_survives_a_resume(toy, tmp_path, stop):
+    """Stopped between two measurements, and just as it has lost its patience."""
+    rough = toy.Learner()
+    rough.scores = [0.9, 0.3, 0.2, 0.1][: stop // 2]
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path, rough, toy.At(stop, interrupt), keep_best=True, evaluations=6, patience=3)
+    rough = toy.Learner()
+    rough.scores = [0.2, 0.1, 0.9] if stop == 5 else [0.9]
+    _, outcome = toy.train(tmp_path, rough, keep_best=True, evaluations=6, patience=3)
+    assert (outcome.progress.step, outcome.progress.best_step, rough.scores) == (8, 2, [])
+
+
+def test_patience_needs_best_weights_and_time(toy, tmp_path):
+    with pytest.raises(RecipeError, match=r"training\.patience is 2.*last weights"):
+        toy.loop(tmp_path, toy.Learner(), patience=2)
+    with pytest.raises(ValueError, match="patience is 3 and evaluations is 3"):
+        toy.settings(patience=3)
 
 
 def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):

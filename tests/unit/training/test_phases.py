@@ -9,9 +9,11 @@ from collections import Counter
 import pytest
 import torch
 
-from headstart.training.batches import batches_from
+from headstart.core.contracts import Part
+from headstart.core.errors import RecipeError
+from headstart.training.batches import batches_from, global_batch
 from headstart.training.checkpoint import Progress
-from headstart.training.phases import Phase, Phases
+from headstart.training.phases import Phase, Phases, growing
 
 
 def interrupt() -> None:
@@ -108,6 +110,66 @@ def test_a_length_that_comes_again_goes_on_where_it_was_left(toy):
         phases.enter(progress, step / 16)
         found.append((phases.current(progress).feed is short, phases.feed_step(progress)))
     assert found == [(True, n) for n in range(4)] + [(False, n) for n in range(8)] + [(True, n) for n in range(4, 8)]
+
+
+def test_batches_double_to_their_whole_size_over_a_share_of_the_budget(toy):
+    short, long = toy.Learner(), toy.Learner(length=12)
+    found = growing([Phase(0.0, short, 8), Phase(0.15, long, 4)], ratio=0.2, start=0.25)
+    assert [(p.start, p.samples, p.feed is long) for p in found] == [
+        (0.0, 2, False), (0.1, 4, False), (0.15, 2, True), (0.2, 4, True)
+    ]  # fmt: skip
+    assert [p.samples for p in growing([Phase(0.0, short, 100)], 0.3, 0.1)] == [10, 20, 40, 80, 100]
+    assert growing([Phase(0.0, short, 8)], 0.0, 0.25) == [Phase(0.0, short, 8)]
+
+
+@pytest.mark.parametrize("parts", [(), (Part(12, 0.7), Part(8, 0.3))])
+def test_growing_batches_read_the_samples_that_equal_ones_would(toy, parts):
+    """Every sample comes in its turn, whatever the sizes of the updates that read it."""
+    feed = toy.Learner()
+    feed.parts = parts
+    phases, progress, seen = Phases(growing([Phase(0.0, feed, 8)], 0.5, 0.25)), Progress(), []
+    for step in range(16):
+        progress.step = step
+        phases.enter(progress, step / 16)
+        phase = phases.current(progress)
+        seen += global_batch(feed, phases.feed_step(progress), phase.samples, 5, phases.feed_before(progress))
+    assert len(seen) == 4 * 2 + 4 * 4 + 8 * 8
+    assert seen == [sample for step in range(11) for sample in global_batch(feed, step, 8, 5)]
+
+
+@pytest.mark.parametrize("given", [{}, {"budget": "500 tokens", "later": True}, {"dataloader_num_workers": 2}])
+def test_stopped_while_batches_grow_a_run_gives_the_same_bits(toy, tmp_path, given):
+    def options():
+        own = {"batch_warmup_ratio": 0.5, "batch_warmup_start": 0.25, "micro_batch_size": None, **given}
+        return {**own, "later": longer(toy, 0.3)} if own.pop("later", False) else own
+
+    smooth, rough = toy.Learner(), toy.Learner()
+    seen = Seen(smooth)
+    _, expected = toy.train(tmp_path / "smooth", smooth, **options())
+    assert {rows for rows, length in seen.shapes if length == 6} == {2, 4} | ({8} if "later" not in given else set())
+    switch = expected.progress.phases[1]
+    for step in (switch - 1, switch, switch + 1):
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(tmp_path / "rough", toy.Learner(), toy.At(step, interrupt), **options())
+    _, outcome = toy.train(tmp_path / "rough", rough, **options())
+    assert outcome.resumed_from == switch + 1
+    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    toy.assert_same(toy.weights(rough), toy.weights(smooth))
+    assert outcome.progress.samples == expected.progress.samples == sum(rows for rows, _ in seen.shapes)
+
+
+def test_a_forward_pass_stays_as_large_while_batches_grow(toy, tmp_path):
+    learner = toy.Learner()
+    seen = Seen(learner)
+    toy.train(tmp_path, learner, batch_warmup_ratio=0.5, batch_warmup_start=0.25, micro_batch_size=2)
+    assert set(seen.shapes) == {(2, 6)} and len(seen.shapes) == 3 * 1 + 3 * 2 + 6 * 4
+
+
+def test_growing_batches_need_texts_in_no_order_and_a_budget_without_epochs(toy, tmp_path):
+    with pytest.raises(RecipeError, match="sorted by length"):
+        toy.loop(tmp_path, toy.Learner(lengths=[1] * 20), batch_warmup_ratio=0.1)
+    with pytest.raises(RecipeError, match="'2 epochs'"):
+        toy.loop(tmp_path, toy.Learner(), batch_warmup_ratio=0.1, budget="2 epochs")
 
 
 def test_a_phase_too_short_for_a_step_is_passed_over(toy):

@@ -1,0 +1,156 @@
+"""Bytes of every collective of a training step, and the state of each process, counted on gloo against the model.
+
+The model is `headstart.evaluation.cluster`, by which docs/scaling.md prices clusters. A collective is counted where it
+enters the process group, by the size of the whole tensor; how often gloo's own algorithms send it is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from side_by_side import agree, arguments
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headstart.core import config
+from headstart.evaluation import cluster
+from headstart.stages import stand_ins
+from headstart.stages.learner import CorpusRows, PretrainLearner
+from headstart.stages.networks import build_model, objective_of, tokenizer_of
+from headstart.stages.pretrain import PretrainRecipe
+from headstart.training.loop import Loop
+from headstart.training.world import joined
+
+RECIPE = "recipes/objectives/mini.yaml"
+CHANGES = ("tokenizer.vocab=4096", "training.batch_tokens=1024", "training.compile=false", "training.optim=adamw",
+           "training.evaluations=0", "training.logging_steps=1", "training.budget=4 steps")  # fmt: skip
+STEPS = 4
+"""The step that is counted: by then DDP has rebuilt its buckets."""
+KINDS = {
+    "c10d.allreduce_": "all_reduce",
+    "c10d._allgather_base_": "all_gather",
+    "c10d._reduce_scatter_base_": "reduce_scatter",
+}
+SMALL = 4096
+"""Bytes up to which a collective carries the loop's own words (losses, clocks, which parameters were used)."""
+
+
+class Counted(TorchDispatchMode):
+    """Notes the bytes of every collective, DDP's from within C++ too."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count, then do what was asked."""
+        name = str(func).removesuffix(".default")
+        if name.startswith("c10d."):
+            size = max(_bytes(part) for part in args)
+            self.bytes["words" if size <= SMALL else KINDS.get(name, name)] += size
+        return func(*args, **(kwargs or {}))
+
+
+def _bytes(part: Any) -> int:
+    if isinstance(part, torch.Tensor):
+        return part.numel() * part.element_size()
+    return sum(map(_bytes, part)) if isinstance(part, list | tuple) else 0
+
+
+class Watch:
+    """A tracker that looks at the counts after every step, and at what the process holds."""
+
+    def __init__(self, counted: Counted, loop: Loop) -> None:
+        """Watch a loop."""
+        self.counted, self.loop = counted, loop
+        self.after: dict[int, Counter[str]] = {}
+        self.held = 0
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Copy the counts; sum up weights and moments."""
+        if "loss" in values:
+            self.after[step] = Counter(self.counted.bytes)
+            kept = list(self.loop.learner.module.parameters())
+            kept += [v for moments in self.loop.optimiser.state.values() for v in moments.values() if v.numel() > 1]
+            self.held = sum(_bytes(t.to_local() if isinstance(t, DTensor) else t) for t in kept)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def worker(parallel: str) -> None:
+    """Train as one of several processes, and print what its collectives and its memory held."""
+    recipe: Any = config.load(RECIPE, PretrainRecipe, [*CHANGES, f"training.parallel={parallel}"])
+    objective = objective_of(recipe)
+    vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
+    length = recipe.training.phases[0].length
+    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, objective.row_shape(length)))]
+    with joined() as world, tempfile.TemporaryDirectory() as home:
+        learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
+        learner.validate = lambda limit=0: {}  # type: ignore[method-assign]
+        inside = sum(p.numel() for name, p in learner.module.named_parameters() if ".layers." in name)
+        whole = sum(p.numel() for p in learner.module.parameters())
+        loop = Loop(
+            learner, recipe.training, batch_size=recipe.training.rows_of(length), seed=0, folder=Path(home),
+            fingerprint="", world=world,
+        )  # fmt: skip
+        with Counted() as counted:
+            watch = Watch(counted, loop)
+            loop.run([watch])
+        step = watch.after[STEPS] - watch.after[STEPS - 1]
+    print(json.dumps({"bytes": step, "held": watch.held, "inside": inside, "outside": whole - inside}), flush=True)
+
+
+def together(parallel: str, processes: int) -> dict[str, Any]:
+    """Start so many processes and return what the first of them found."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--worker", parallel], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(processes)
+    ]  # fmt: skip
+    outputs = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit(f"{parallel} in {processes} processes failed")
+    found: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Count for one, two and four processes, by DDP and FSDP2, one line of JSON for each count."""
+    if "--worker" in sys.argv:
+        worker(sys.argv[-1])
+        return
+    options = arguments(__doc__ or "", repetitions=1)
+    for processes in (2,) if options.quick else (1, 2, 4):
+        for parallel in ("ddp", "fsdp"):
+            found = together(parallel, processes)
+            network = cluster.Network(1, found["inside"], found["outside"], 0, 0, 0)
+            where = f"{parallel}, {processes} processes, against the model"
+            for kind, size in cluster.payload(network, parallel).items():
+                if processes > 1:
+                    agree(f"bytes of {kind} a step, {where}", found["bytes"].get(kind, 0), size, 0.98, "bytes",
+                          all_counted=found["bytes"])  # fmt: skip
+            state = 0.75 * cluster.state(network, parallel, processes)
+            agree(f"weights and moments in a process, {where}", found["held"], state, 0.98, "bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Embedding 20,000 sentences of Wikipedia with all-MiniLM-L6-v2: ours against sentence-transformers' encode, bf16."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from finetuning import minilm
+from sentence_transformers import SentenceTransformer
+from side_by_side import DATA, arguments, in_turns, report
+
+from headstart.stages.embedder import Embedder
+
+
+def sentences(count: int) -> list[str]:
+    """Return the first sentences of twenty letters or more."""
+    found: list[str] = []
+    for file in sorted((DATA / "corpora/wikipedia-en-2015").glob("*.parquet")):
+        for text in pq.read_table(file, columns=["text"]).column("text").to_pylist():
+            found += [part for part in re.split(r"(?<=[.!?])\s+", text) if len(part) >= 20]
+            if len(found) >= count:
+                return found[:count]
+    return found
+
+
+def main() -> None:
+    """Measure both and how well their vectors agree, one line of JSON."""
+    options = arguments(__doc__ or "", repetitions=3)
+    texts = sentences(200 if options.quick else 20_000)
+    folder = minilm()
+    ours = Embedder(folder, "bf16")
+    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.bfloat16})
+    vectors: dict[str, torch.Tensor] = {}
+
+    def encoded() -> torch.Tensor:
+        return theirs.encode(texts, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False).float()
+
+    def timed(name: str, embed: Callable[[], torch.Tensor | np.ndarray]) -> float:
+        start = time.perf_counter()
+        vectors[name] = torch.as_tensor(embed())
+        return len(texts) / (time.perf_counter() - start)
+
+    ours.vectors(texts[:64])
+    theirs.encode(texts[:64], show_progress_bar=False)
+    found = in_turns(
+        options.repetitions,
+        ours=lambda: timed("ours", lambda: ours.vectors(texts)),
+        theirs=lambda: timed("theirs", encoded),
+    )
+    cosines = torch.nn.functional.cosine_similarity(vectors["ours"], vectors["theirs"])
+    report(f"embedding {len(texts):,} sentences, MiniLM, against sentence-transformers in bf16", found["ours"],
+           found["theirs"], 1.2, "sentences/s", least_cosine=round(float(cosines.min()), 5))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

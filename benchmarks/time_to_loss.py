@@ -1,0 +1,170 @@
+"""How soon we reach the held-out masked-LM loss that Trainer, as run_mlm sets it up, reaches after so many minutes.
+
+Trainer gets a BERT of as many parameters, the same rows, batches of the same size, bf16, a warm-up and a rate that
+suits the size (run_mlm's own 5e-5 would hardly leave the unigrams). Ours is `headstart pretrain` on the recipe as it
+stands, with a third of the time first, and more where that does not do; counting the warm start and compiling are in
+its time, reading and tokenising the corpus in neither. Both are measured on the same held-out rows and masks.
+
+What is finished is kept in the folder `--work`, so that the whole can be stopped and started at any moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from pretraining import Ours
+from side_by_side import report
+from trainers import Rows
+from transformers import (
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from headstart.core.contracts import Sample
+from headstart.stages.learner import PretrainLearner
+from headstart.stages.warm_start import warm_start
+from headstart.training.progress import read_curve
+
+RECIPE = "recipes/objectives/mini.yaml"
+SHARES = (1 / 3, 2 / 3, 1.0)
+"""Parts of Trainer's time that ours is given, one run each, until its loss is reached."""
+
+
+class Clock(TrainerCallback):
+    """Ends a training when its time is spent."""
+
+    def __init__(self, seconds: float) -> None:
+        """Take the time that may be spent."""
+        self.seconds, self.start = seconds, 0.0
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Start."""
+        self.start = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop at the end."""
+        control.should_training_stop |= time.perf_counter() - self.start >= self.seconds
+
+
+class Theirs:
+    """transformers' Trainer on the packed rows that ours reads."""
+
+    def __init__(self, rate: float, quick: bool) -> None:
+        """Set up a BERT of the recipe's size, and the rows."""
+        self.ours, self.rate = Ours("backbone.kind=bert", recipe=RECIPE), rate
+        count = 256 if quick else min(200_000, len(self.ours.rows))
+        self.rows = Rows(self.ours.rows.rows([Sample(0, index) for index in range(count)]).ids)
+
+    def train(self, steps: int, seconds: float) -> tuple[torch.nn.Module, float]:
+        """Train a new network for so many steps, or as long as there is time; returns it and the seconds."""
+        torch.manual_seed(0)
+        model = AutoModelForMaskedLM.from_config(self.ours.model.config)
+        clock = Clock(seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            settings = TrainingArguments(
+                output_dir=folder, per_device_train_batch_size=self.ours.batch_size, max_steps=steps, bf16=True,
+                use_cpu=not torch.cuda.is_available(), report_to=[], save_strategy="no", logging_steps=50,
+                disable_tqdm=True, learning_rate=self.rate, warmup_steps=round(0.06 * steps), weight_decay=0.01,
+            )  # fmt: skip
+            collator = DataCollatorForLanguageModeling(self.ours.tokenizer, mlm_probability=0.15)
+            trainer = Trainer(
+                model=model, args=settings, train_dataset=self.rows, data_collator=collator, callbacks=[clock]
+            )
+            trainer.model_accepts_loss_kwargs = False
+            trainer.train()
+        return model, time.perf_counter() - clock.start
+
+    def loss(self, model: torch.nn.Module) -> float:
+        """Measure a network on the held-out rows with our fixed masks."""
+        ours = self.ours
+        held_out = ours.held_out
+        learner = PretrainLearner(model, ours.objective, held_out, held_out, ours.vocabulary, ours.recipe.seed)
+        with torch.autocast("cpu", torch.bfloat16):
+            return learner.validate()["loss"]
+
+
+def their_loss(minutes: float, rate: float, quick: bool) -> dict[str, Any]:
+    """Time some steps, train so many as the minutes hold, and measure."""
+    theirs = Theirs(rate, quick)
+    some = 3 if quick else 30
+    _, seconds = theirs.train(some, 1e9)
+    steps = max(some, round(60 * minutes / (seconds / some)))
+    model, seconds = theirs.train(steps, 60 * minutes)
+    parameters = sum(p.numel() for p in model.parameters())
+    return {"loss": theirs.loss(model), "seconds": seconds, "steps": steps, "parameters": parameters, "rate": rate}
+
+
+def counting() -> float:
+    """Return the seconds that the warm start's counting takes, which a prepared folder would hide."""
+    ours = Ours(recipe=RECIPE)
+    if ours.recipe.warm_start is None:
+        return 0.0
+    with tempfile.TemporaryDirectory() as home:
+        start = time.perf_counter()
+        warm_start(ours.recipe.warm_start, ours.module, ours.objective, ours.prepared, Path(home))
+        return time.perf_counter() - start
+
+
+def our_seconds(target: float, minutes: float, share: float, work: Path) -> tuple[float | None, float]:
+    """Train by the recipe with a share of the time; returns when the loss was reached, if it was, and the last loss."""
+    budget, output = 60 * minutes * share, work / f"ours-{share:.2f}"
+    command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.evaluations=30"]
+    subprocess.run([sys.executable, "-m", "headstart", *command], check=True)
+    spent, last, reached = 0.0, float("inf"), None
+    for line in read_curve(output / "logs" / "metrics.jsonl"):
+        spent = budget * line["share"] if "share" in line else spent
+        if "validation/loss" in line:
+            last = line["validation/loss"]
+            if reached is None and last <= target:
+                reached = spent
+    return reached, last
+
+
+def main() -> None:
+    """Measure both, one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=40.0, help="Trainer's time")
+    parser.add_argument("--rate", type=float, default=5e-4, help="Trainer's learning rate")
+    parser.add_argument("--work", type=Path, default=Path("runs/time-to-loss"), help="where finished parts lie")
+    parser.add_argument("--repetitions", type=int, default=1, help="ignored: a run of this length is its own median")
+    parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
+    options = parser.parse_args()
+    if options.quick:
+        options.minutes, options.work = 0.3, Path(tempfile.mkdtemp())
+    options.work.mkdir(parents=True, exist_ok=True)
+    kept = options.work / "state.json"
+    state: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    for name, measure in (
+        ("theirs", lambda: their_loss(options.minutes, options.rate, options.quick)),
+        ("counting", lambda: 0.0 if options.quick else counting()),
+    ):
+        if name not in state:
+            state[name] = measure()
+            kept.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    target, tried = state["theirs"]["loss"], {}
+    reached = None
+    for share in SHARES:
+        reached, tried[f"{60 * options.minutes * share:.0f} s"] = our_seconds(
+            target, options.minutes, share, options.work
+        )
+        if reached is not None or options.quick:
+            break
+    ours = 60 * options.minutes if reached is None else reached + state["counting"]
+    report(f"time to the loss of Trainer after {options.minutes:g} min, mini encoder", [ours],
+           [60 * options.minutes], 3.0, "s", less_is_better=True, loss=round(target, 4), reached=reached is not None,
+           our_losses=tried, counting=state["counting"], their_steps=state["theirs"]["steps"])  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

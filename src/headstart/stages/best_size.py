@@ -1,0 +1,124 @@
+"""Which size and vocabulary make the most of a time budget on this machine, by a table of measured runs.
+
+The table beside this file holds held-out losses of whole runs, each with its schedule over its own number of tokens;
+`python docs/results/scaling_table.py` measures them. How fast each candidate trains is timed here and now.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from headstart.core import config
+from headstart.core.errors import ArtifactError, RecipeError
+from headstart.stages import plan, recipes
+from headstart.training.budget import Budget
+
+TABLE = Path(__file__).with_name("scaling_table.json")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A size and a vocabulary, what they would read within the budget, and the loss that this is expected to give."""
+
+    size: str
+    vocab: int
+    tokens_per_second: float
+    tokens: float
+    loss: float
+    """In nats per byte of what is predicted, since tokens of different vocabularies are of different length."""
+    measured: tuple[float, float]
+    """The fewest and the most tokens of a measured run."""
+
+    @property
+    def beyond(self) -> bool:
+        """Say whether the budget lies outside of what was measured."""
+        return not self.measured[0] <= self.tokens <= self.measured[1]
+
+
+def run(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = (), table: Path = TABLE) -> list[Candidate]:
+    """Time every size and vocabulary of the table under a recipe, and return them, the best first."""
+    raw = config.apply_overrides(recipe if isinstance(recipe, dict) else config.parse(config.find(recipe)), overrides)
+    if not table.is_file():
+        raise ArtifactError(
+            f"there is no table of measured runs at {table}",
+            do="Run `python docs/results/scaling_table.py` in a checkout of Headstart",
+        )
+    known = json.loads(table.read_text(encoding="utf-8"))
+    seconds = _seconds(raw, known)
+    found = []
+    for size, vocab in sorted({(row["size"], row["vocab"]) for row in known["rows"]}):
+        rows = [row for row in known["rows"] if (row["size"], row["vocab"]) == (size, vocab)]
+        points = sorted((row["tokens"], row["loss"] / row["bytes_per_token"]) for row in rows)
+        asked = config.apply_overrides(raw, [f"backbone.size={size}", f"tokenizer.vocab={vocab}"])
+        speed = plan.run(asked)["tokens_per_second"]
+        tokens = speed * seconds
+        bounds = (points[0][0], points[-1][0])
+        found.append(Candidate(size, vocab, speed, tokens, expected(points, tokens), bounds))
+    return sorted(found, key=lambda candidate: candidate.loss)
+
+
+def expected(points: Sequence[tuple[float, float]], tokens: float) -> float:
+    """Return the loss at so many tokens: straight between measured runs over the logarithm, and by the end's slope."""
+    if len(points) == 1:
+        return points[0][1]
+    spans = list(pairwise(points))
+    (left, high), (right, low) = next((span for span in spans if tokens <= span[1][0]), spans[-1])
+    share = math.log(tokens / left) / math.log(right / left)
+    return high + share * (low - high)
+
+
+def render(found: Sequence[Candidate]) -> str:
+    """Say which is best and why, in lines."""
+    best, *others = found
+    lines = [
+        f"{c.size:<8}{c.vocab:>8,} tokens of vocabulary · {c.tokens_per_second:>8,.0f} tokens a second here · "
+        f"{c.tokens / 1e6:>8,.1f} M in the budget · {c.loss:.4f} nats a byte"
+        + (" (beyond what was measured)" * c.beyond)
+        for c in found
+    ]
+    lines.append(f"best: backbone.size={best.size} tokenizer.vocab={best.vocab}. {_why(best, others)}")
+    if any(candidate.beyond for candidate in found):
+        lines.append(
+            "Where the budget lies beyond the measured runs, the loss goes on along the last slope, which flatters "
+            "networks that are nearly full: `python docs/results/scaling_table.py --tokens …` measures longer runs."
+        )
+    return "\n".join(lines)
+
+
+def _why(best: Candidate, others: Sequence[Candidate]) -> str:
+    if not others:
+        return "The table holds no other."
+    second = others[0]
+    reads = best.tokens / second.tokens
+    return (
+        f"It reads {reads:.2g} × the tokens of {second.size} with {second.vocab:,}, the next best, and is expected to "
+        f"end {second.loss - best.loss:.4f} nats a byte below it."
+    )
+
+
+def _seconds(raw: dict[str, Any], known: Mapping[str, Any]) -> float:
+    """Return the time budget of a recipe that the table can speak of."""
+    if recipes.verb_of(raw) != "pretrain":
+        raise RecipeError("this is no recipe of `headstart pretrain`", allowed="--best chooses a network to pre-train")
+    filled: Any = config.fill(recipes.by_verb()["pretrain"], raw)
+    budget = Budget.parse(filled.training.budget)
+    if budget.unit != "seconds":
+        raise RecipeError(
+            f"training.budget is {filled.training.budget!r}",
+            allowed="--best weighs size against speed, within a time: 30 min, 2 h",
+            do="Add training.budget='30 min'",
+        )
+    asked = (getattr(filled.backbone, "kind", None), filled.objective.name)
+    if asked != (known["kind"], known["objective"]):
+        raise RecipeError(
+            f"the recipe trains {asked[0]} by {asked[1]}",
+            allowed=f"The table holds runs of {known['kind']} by {known['objective']}",
+            do="Leave --best out, or measure a table of your own with docs/results/scaling_table.py",
+        )
+    return budget.amount

@@ -1,0 +1,180 @@
+"""The price of a study before anything is spent: its cells, what they share, and a forecast for each kind of them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from headstart.core import config
+from headstart.core.errors import HeadstartError
+from headstart.evaluation.cost import CostConfig, PriceTag, forecast_tag
+from headstart.stages import plan
+from headstart.stages.study_graph import build
+from headstart.studies.definition import Study
+from headstart.studies.graph import Graph, Node, is_finished
+from headstart.training.budget import Budget
+
+_NOT_FORESEEN = "baseline", "overlap", "prepare"
+
+
+@dataclass
+class Part:
+    """Cells of one recipe but for seed and number of labels, and what those that are not there will cost."""
+
+    what: str
+    cells: int = 0
+    todo: int = 0
+    tag: PriceTag | None = None
+    note: str = ""
+
+
+@dataclass
+class StudyPlan:
+    """What a study will do."""
+
+    study: Study
+    graph: Graph
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def tag(self) -> PriceTag | None:
+        """Return the forecast of all parts together."""
+        known = [part.tag for part in self.parts if part.tag is not None]
+        return sum(known[1:], known[0]) if known else None
+
+
+def run(study: Study) -> StudyPlan:
+    """List the cells of a study and forecast those that are missing, from a few steps timed on this machine."""
+    torch.set_num_threads(study.execution.threads)
+    made = StudyPlan(study, build(study))
+    groups: dict[str, list[Node]] = {}
+    for node in made.graph.nodes.values():
+        groups.setdefault(_group(node), []).append(node)
+    speeds: dict[str, dict[str, Any]] = {}
+    for nodes in groups.values():
+        todo = [node for node in nodes if not is_finished(study.output, node.id)]
+        part = Part(_name(nodes[0]), len(nodes), len(todo))
+        made.parts.append(part)
+        if nodes[0].kind in _NOT_FORESEEN:
+            part.note = "seconds each" if nodes[0].kind == "baseline" else "reads the corpus once"
+        elif todo:
+            try:
+                part.tag = _pretraining(todo, speeds) if nodes[0].kind == "pretrain" else _finetuning(todo, speeds)
+            except HeadstartError as error:
+                part.note = f"not foreseen: {error}"
+    return made
+
+
+def render(made: StudyPlan) -> str:
+    """Say the plan in lines."""
+    study, graph = made.study, made.graph
+    kinds = Counter(node.kind for node in graph.nodes.values())
+    there = sum(is_finished(study.output, name) for name in graph.nodes)
+    systems, contexts = len({cell.system for cell in graph.cells}), len({cell.context for cell in graph.cells})
+    lines = [
+        study.question,
+        f"{'table':<12}{len(graph.cells):,} places: {systems} systems, {contexts} contexts, {study.seeds} seeds",
+        f"{'to compute':<12}{len(graph.nodes):,} cells ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}); "
+        f"{there:,} are there",
+    ]
+    lines += [f"{'shared':<12}{_name(node)} ({node.id}) serves {count:,} cells" for node, count in graph.shared()]
+    twice = len(graph.cells) - len({cell.node for cell in graph.cells})
+    if twice:
+        lines.append(f"{'shared':<12}{twice:,} places of the table are filled by cells of other places")
+    for part in made.parts:
+        told = part.note or ("there" if part.tag is None else part.tag.sentence())
+        lines.append(f"  {part.todo:>5,} of {part.cells:<5,} {part.what}: {told}")
+    if made.tag is None:
+        return "\n".join([*lines, f"{'forecast':<12}nothing that trains is left to do"])
+    lines.append(f"{'forecast':<12}{made.tag.sentence()}, baselines not counted")
+    workers = study.execution.workers or max(1, len(os.sched_getaffinity(0)) // study.execution.threads)
+    lines.append(f"{'':<12}about {made.tag.seconds / workers / 3600:.1f} h with {workers} workers")
+    if study.budget_hours is not None:
+        hours = made.tag.seconds / 3600
+        told = "is enough" if hours <= study.budget_hours else f"is {hours - study.budget_hours:.1f} h too little"
+        lines.append(f"{'budget':<12}{study.budget_hours:g} h of work {told}")
+    lines += [f"{'assumed':<12}{key}: {value}" for key, value in made.tag.assumptions.items() if key != "speed"]
+    return "\n".join(lines)
+
+
+def _group(node: Node) -> str:
+    recipe = {key: value for key, value in node.recipe.items() if key != "seed"}
+    if node.kind in ("finetune", "baseline"):
+        recipe["data"] = {key: value for key, value in recipe["data"].items() if key != "labels"}
+    return config.fingerprint({"kind": node.kind, "recipe": recipe})
+
+
+def _name(node: Node) -> str:
+    recipe = node.recipe
+    if node.kind == "finetune":
+        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {_short(recipe['model'])}"
+    if node.kind == "baseline":
+        return f"{recipe['baseline']} on {_short(recipe['data']['test'])}"
+    if node.kind == "overlap":
+        return f"overlap of {_short(recipe['test'])} with the corpus"
+    return f"{node.kind} {recipe['objective']['name']}"
+
+
+def _short(path: str) -> str:
+    return "/".join(str(path).split("/")[-2:])
+
+
+def _pretraining(nodes: list[Node], speeds: dict[str, dict[str, Any]]) -> PriceTag:
+    found = plan.run({**nodes[0].recipe, "output": "cell"})
+    for node in nodes:
+        speeds[node.id] = found
+    tag = PriceTag.from_dict(found["forecast"])
+    return sum([tag] * (len(nodes) - 1), tag)
+
+
+def _finetuning(nodes: list[Node], speeds: Mapping[str, Mapping[str, Any]]) -> PriceTag:
+    """Forecast cells that differ by seed and labels: the fewest and the most labels are timed, the rest lie between."""
+    labels = sorted({node.recipe["data"]["labels"] or 10**9 for node in nodes})
+    parent = nodes[0].parents[0] if nodes[0].parents else None
+    if parent is not None and parent in speeds:
+        tags = {count: _by_speed(nodes[0].recipe, count, speeds[parent]) for count in labels}
+    else:
+        ends = {count: _timed(nodes[0].recipe, count) for count in {labels[0], labels[-1]}}
+        tags = {count: _between(ends, count) for count in labels}
+    each = [tags[node.recipe["data"]["labels"] or 10**9] for node in nodes]
+    return sum(each[1:], each[0])
+
+
+def _timed(recipe: Mapping[str, Any], labels: int) -> PriceTag:
+    asked = {**recipe, "data": {**recipe["data"], "labels": labels if labels < 10**9 else None}}
+    return PriceTag.from_dict(plan.run(asked)["forecast"])
+
+
+def _between(ends: Mapping[int, PriceTag], labels: int) -> PriceTag:
+    low, high = min(ends), max(ends)
+    share = 0.0 if low == high else (labels - low) / (high - low)
+    one, other = ends[low], ends[high]
+
+    def mixed(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (1 - share) * a + share * b
+
+    return PriceTag(
+        round(mixed(one.tokens, other.tokens) or 0), mixed(one.flops, other.flops) or 0.0,
+        mixed(one.seconds, other.seconds) or 0.0, None, mixed(one.kwh, other.kwh), mixed(one.co2e_kg, other.co2e_kg),
+        mixed(one.money, other.money) or 0.0, one.currency, one.assumptions,
+    )  # fmt: skip
+
+
+def _by_speed(recipe: Mapping[str, Any], labels: int, known: Mapping[str, Any]) -> PriceTag:
+    """Forecast fine-tuning of a checkpoint that is not made yet: every text full, at the speed of its pre-training."""
+    settings = recipe["training"]
+    budget = Budget.parse(recipe["adaptation"].get("budget") or settings["budget"])
+    per_token, speed = known["size"]["FLOPs per token"], known["tokens_per_second"]
+    batch = settings["batch_size"] * settings["max_length"]
+    tokens = {
+        "epochs": budget.amount * labels * settings["max_length"], "steps": budget.amount * batch,
+        "tokens": budget.amount, "seconds": budget.amount * speed, "flops": budget.amount / per_token,
+    }[budget.unit]  # fmt: skip
+    tag = forecast_tag(tokens * per_token, speed * per_token, CostConfig(**recipe["cost"]), tokens=round(tokens))
+    tag.assumptions["fine-tuning"] = "texts of full length, at the speed of pre-training"
+    return tag

@@ -1,0 +1,1 @@
+"""Studies: one question, a grid of cells, one table that tells the truth."""

@@ -1,0 +1,31 @@
+"""A claim as a contrast: `masked_lm > causal_lm on mean(score)`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FORM = re.compile(r"^\s*(?P<better>[^\s>]+)\s*>\s*(?P<worse>[^\s>]+)(?:\s+on\s+mean\((?P<metric>\w+)\))?\s*$")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two sides, each the levels that a system must have, and the metric that is averaged."""
+
+    better: tuple[str, ...]
+    worse: tuple[str, ...]
+    metric: str
+
+    @classmethod
+    def parse(cls, text: str) -> Contrast:
+        """Read `a > b`, with levels joined by / on each side, and `on mean(metric)` where it is not the task's own."""
+        match = _FORM.match(text)
+        if match is None:
+            raise ValueError("it must read `one > other` or `one > other on mean(score)`, levels joined by /.")
+        better, worse = (tuple(match[side].split("/")) for side in ("better", "worse"))
+        return cls(better, worse, match["metric"] or "score")
+
+    @property
+    def parts(self) -> list[str]:
+        """Return every level and baseline that it names."""
+        return [*self.better, *self.worse]

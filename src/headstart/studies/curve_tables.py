@@ -1,0 +1,87 @@
+"""Curves as tables: scores side by side along an axis, and where each system overtakes each baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headstart.evaluation.metrics import about
+from headstart.evaluation.significance import interval
+from headstart.studies import curves
+from headstart.studies.curves import Crossing
+from headstart.studies.definition import Study
+from headstart.studies.grid import Context
+from headstart.studies.results import Outcome, Results
+from headstart.studies.tables import Column, Table
+
+
+def side_by_side(study: Study, results: Results, axis: str, slice_: Context, contexts: list[Context]) -> Table:
+    """Return mean ± half of the 95 % interval for each system, a column for each level of the axis."""
+    columns = [Column("system", str, is_number=False)]
+    axes = [name for name in study.axes if name not in study.compare]
+    place = axes.index(axis)
+    columns += [Column(f"{context[place]} {axis}", str) for context in contexts]
+    rows, unfinished = [], []
+    for system in results.systems:
+        runs = [results.of(system, context) for context in contexts]
+        if any(runs):
+            rows.append([system.name, *(_score(one) for one in runs)])
+            unfinished.append(any(len(one) < study.seeds for one in runs))
+    name = "-".join(["scores", *slice_])
+    return Table(name, ", ".join(slice_) or study.question, columns, rows, unfinished)
+
+
+def _score(runs: dict[int, Outcome]) -> str | None:
+    if not runs:
+        return None
+    scale = about(next(iter(runs.values())).metric).scale
+    found = interval([o.score for o in runs.values()])
+    if found.high is None:
+        return f"{scale * found.mean:.1f}"
+    return f"{scale * found.mean:.1f} ± {scale * (found.high - found.mean):.1f}"
+
+
+def crossings(study: Study, results: Results) -> Table | None:
+    """Return for each numeric axis where each system overtakes each baseline; None where a study has no such axis."""
+    axes = [name for name in study.axes if name not in study.compare]
+    rows: list[list[Any]] = []
+    for axis in curves.numeric_axes(study):
+        others = [name for name in axes if name != axis]
+        for slice_, contexts in curves.slices(study, results, axis).items():
+            for found in curves.crossings(study, results, axis, contexts):
+                levels = dict(zip(others, slice_, strict=True))
+                where = ", ".join(levels.values()) or "all"
+                rows.append([where, found.system, found.baseline, axis, found.at, found.low, found.high, found.share])
+    if not rows:
+        return None
+    words = [Column(name, str, is_number=False) for name in ("context", "system", "overtakes", "axis")]
+    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high")]
+    columns = [*words, *numbers, Column("ends above", lambda value: f"{value:.0%}")]
+    return Table("crossings", "Crossing points", columns, rows, [row[4] is None for row in rows])
+
+
+def overtaking(study: Study, results: Results, axis: str) -> Table | None:
+    """Return from where on each system is above the reference, a column for each slice; None where nothing is known."""
+    slices = curves.slices(study, results, axis)
+    found: dict[str, dict[Context, str]] = {}
+    for slice_, contexts in slices.items():
+        xs = [dot.x for curve in curves.along(study, results, axis, contexts) for dot in curve.dots]
+        for one in curves.crossings(study, results, axis, contexts):
+            if one.baseline == study.reference:
+                found.setdefault(one.system, {})[slice_] = told(one, min(xs), max(xs))
+    if not found:
+        return None
+    words = [Column(", ".join(slice_) or axis, str, is_number=False) for slice_ in slices]
+    rows: list[list[Any]] = [[name, *(cells.get(slice_) for slice_ in slices)] for name, cells in found.items()]
+    title = f"From how many {axis} on each is above {study.reference}"
+    return Table("overtaking", title, [Column("system", str, is_number=False), *words], rows, [False] * len(rows))
+
+
+def told(found: Crossing, first: float, last: float) -> str:
+    """Say where a crossing lies: never, from the first on, or at a number with its interval."""
+    if found.at is None:
+        return "never"
+    if found.at <= first * 1.0001:
+        return f"from {first:,.0f}"
+    low = f"{found.low:,.0f}" if found.low is not None else f"{first:,.0f}"
+    high = f"{found.high:,.0f}" if found.high is not None else f"> {last:,.0f}"
+    return f"{found.at:,.0f} ({low} to {high})"

@@ -1,0 +1,130 @@
+"""The verdict on each claim of a study: confirmed, refuted or undecided, and how many more seeds it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headstart.evaluation.metrics import about
+from headstart.evaluation.significance import holm
+from headstart.studies.comparison import Comparison, Resamples, compare, pair
+from headstart.studies.contrast import Contrast
+from headstart.studies.definition import Claim, Study, named
+from headstart.studies.grid import Context
+from headstart.studies.power import LEVEL, Spread, power, seeds_needed
+from headstart.studies.results import Results
+
+Word = Literal["confirmed", "refuted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was found, and the word."""
+
+    claim: Claim
+    word: Word
+    comparison: Comparison | None
+    p_value: float | None
+    """That of the word, or of the nearer one where it is undecided; corrected for all claims of the study."""
+    seeds: int
+    needed: int | None
+    """Seeds with which a difference as seen would be confirmed or refuted four times in five; None: out of reach."""
+    power: float | None
+    scale: float
+    holes: int
+    """Cells that the claim speaks of and that are missing."""
+
+    def sentence(self) -> str:
+        """Say the verdict in a sentence."""
+        said = f"“{self.claim.says}” is {self.word}"
+        if self.comparison is None:
+            return f"{said}: there are no finished cells to judge it by."
+        found, scale = self.comparison, self.scale
+        spread = f"{scale * found.low:+.1f} to {scale * found.high:+.1f}"
+        said += (
+            f": {self.claim.contrast} by {scale * found.difference:+.1f} ({spread}) over {found.units} paired runs, "
+            f"p {_p(self.p_value)} after Holm's correction"
+        )
+        if found.effect is not None:
+            said += f", effect {found.effect:+.2f} standard deviations"
+        said += "."
+        if self.word == "undecided":
+            said += f" {self._more()}"
+        if self.holes:
+            said += f" {self.holes} of its cells are missing."
+        return said
+
+    def _more(self) -> str:
+        assert self.comparison is not None
+        if self.needed is None:
+            return "No number of seeds in reach would decide it: the difference is too small, or the examples too few."
+        more = max(1, self.needed - self.seeds)
+        return f"If the difference is as it looks, about {more} more seed{'s' * (more != 1)} would decide it."
+
+
+def judge(study: Study, results: Results, resamples: Resamples) -> list[Verdict]:
+    """Judge every claim; each word has its own 5 %, and Holm's correction runs over all claims of the study."""
+    found = [_compared(study, claim, results, resamples) for claim in study.claims]
+    return decided(study.claims, [one[0] for one in found], [one[1] for one in found], [one[2] for one in found])
+
+
+def decided(
+    claims: Sequence[Claim], found: Sequence[Comparison | None], scales: Sequence[float], holes: Sequence[int]
+) -> list[Verdict]:
+    """Turn comparisons into verdicts."""
+    better = holm([1.0 if one is None else min(1.0, one.p_better) for one in found])
+    worse = holm([1.0 if one is None else min(1.0, one.p_worse) for one in found])
+    verdicts = []
+    for place, (claim, one) in enumerate(zip(claims, found, strict=True)):
+        word: Word = "undecided"
+        if one is not None and better[place] <= LEVEL:
+            word = "confirmed"
+        elif one is not None and worse[place] <= LEVEL:
+            word = "refuted"
+        p_value = None if one is None else min(better[place], worse[place])
+        needed, chance, seeds = None, None, 0
+        if one is not None:
+            seeds = one.units // one.groups
+            if one.sd is not None:
+                spread = Spread(one.sd, one.examples_error, one.residual, one.groups, len(claims))
+                chance = power(abs(one.difference), spread, seeds)
+                if word == "undecided":
+                    needed = seeds_needed(abs(one.difference), spread)
+        verdicts.append(Verdict(claim, word, one, p_value, seeds, needed, chance, scales[place], holes[place]))
+    return verdicts
+
+
+def _compared(
+    study: Study, claim: Claim, results: Results, resamples: Resamples
+) -> tuple[Comparison | None, float, int]:
+    contrast = Contrast.parse(claim.contrast)
+    sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
+    contexts = [context for context in results.contexts if _spoken_of(study, claim, context)]
+    pairs, scale = [], 100.0
+    for context in contexts:
+        runs = [[results.of(system, context) for system in side] for side in sides]
+        # A system that was left out of the grid here, or that does not suit these rows, is not waited for.
+        runs = [[one for one in side if one] for side in runs]
+        if not all(runs):
+            continue
+        made = pair(runs[0], runs[1], resamples, contrast.metric)
+        if made is not None:
+            pairs.append(made)
+            metric = next(iter(runs[0][0].values())).metric if contrast.metric == "score" else contrast.metric
+            scale = about(metric).scale
+    concerned = {*sides[0], *sides[1]}
+    missing = sum(hole.cell.system in concerned and hole.cell.context in contexts for hole in results.holes)
+    return compare(pairs), scale, missing
+
+
+def _spoken_of(study: Study, claim: Claim, context: Context) -> bool:
+    axes = [axis for axis in study.axes if axis not in study.compare]
+    levels = dict(zip(axes, context, strict=True))
+    return all(levels.get(axis) in named(wanted) for axis, wanted in claim.where.items() if axis in levels)
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -1,0 +1,70 @@
+"""Averaged word vectors as a baseline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headstart.core.contracts import Examples
+from headstart.core.errors import DataError
+from headstart.evaluation import glove
+from headstart.evaluation.baselines import Unsuited
+
+WORDS = {"good": [1.0, 0.1], "fine": [0.9, 0.0], "bad": [-1.0, 0.1], "poor": [-0.8, 0.0], "day": [0.0, 1.0]}
+
+
+@pytest.fixture(params=["txt", "npz"])
+def vectors(request, tmp_path, monkeypatch):
+    path = tmp_path / f"vectors.{request.param}"
+    if request.param == "txt":
+        path.write_text("".join(f"{word} {' '.join(map(str, v))}\n" for word, v in WORDS.items()), encoding="utf-8")
+    else:
+        np.savez(path, words=np.array(list(WORDS)), vectors=np.array(list(WORDS.values()), dtype=np.float16))
+    monkeypatch.setenv(glove.VARIABLE, str(path))
+    return path
+
+
+def rows(words, label=lambda word: "yes" if word in ("good", "fine") else "no"):
+    return Examples({"text": [f"A {word} day!" for word in words]}, [label(word) for word in words], "toy")
+
+
+def test_it_knows_words_that_training_did_not_hold(vectors):
+    """That is what vectors are for: an SVM on words could not."""
+    train, validation, test = rows(["good", "bad"] * 10), rows(["good", "bad"] * 5), rows(["fine", "poor", "unheard"])
+    found = glove.glove(train, validation, test, metric="accuracy", seed=0)
+    assert found.predictions[:2] == ["yes", "no"] and len(found.predictions) == 3
+    assert found.chosen["vectors"] == vectors.name
+
+
+def test_pairs_are_told_by_what_they_share(vectors):
+    words = ["good", "bad", "fine", "poor"]
+    left, right = [a for a in words for _ in words], words * 4
+    same = [int((a in ("good", "fine")) == (b in ("good", "fine"))) for a, b in zip(left, right, strict=True)]
+    pairs = Examples({"one": left, "other": right}, same, "toy")
+    assert glove.glove(pairs, pairs, pairs, metric="accuracy", seed=0).predictions == same
+
+
+def test_numbers_are_predicted_as_numbers(vectors):
+    train = rows(["good", "bad", "fine", "poor"] * 3, lambda word: WORDS[word][0])
+    found = glove.glove(train, train, train, metric="pearson", seed=0).predictions
+    assert np.corrcoef(found, train.labels)[0, 1] > 0.99
+
+
+def test_it_says_what_it_cannot_do(vectors, monkeypatch, tmp_path):
+    toy = rows(["good", "bad"])
+    with pytest.raises(Unsuited, match="of the kind 'text'"):
+        glove.glove(toy, toy, toy, metric="bleu", seed=0)
+    monkeypatch.setenv(glove.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setattr(glove, "_DEFAULT", str(tmp_path / "neither"))
+    monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
+    with pytest.raises(Unsuited, match="HEADSTART_GLOVE may name one"):
+        glove.glove(toy, toy, toy, metric="accuracy", seed=0)
+
+
+def test_a_file_that_holds_none_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "broken.txt"
+    path.write_text("good one two\n", encoding="utf-8")
+    monkeypatch.setenv(glove.VARIABLE, str(path))
+    toy = rows(["good", "bad"])
+    with pytest.raises(DataError, match="cannot be read as vectors"):
+        glove.glove(toy, toy, toy, metric="accuracy", seed=0)

@@ -1,0 +1,154 @@
+"""Curves, crossing points, tables in every form, the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from headstart.core import config
+from headstart.studies import charts, curve_tables, curves, formats, page, tables
+from headstart.studies.comparison import Resamples
+from headstart.studies.curves import Curve, Dot, Placed, first_above
+from headstart.studies.definition import Study
+from headstart.studies.graph import Cell
+from headstart.studies.grid import System
+from headstart.studies.results import Hole, Outcome, Results
+from headstart.studies.verdicts import judge
+
+LABELS = (32, 128, 512)
+FULL, SVM = System(("full",)), System((), "svm")
+
+
+@pytest.fixture(scope="module")
+def study():
+    axes = {"task": {"a|b": {}, "c": {}}, "labels": {"finetune.data.labels": [*LABELS]}, "method": {"full": {}}}
+    axes["task"] = {"a|b": {"finetune.x": 1}, "c": {"finetune.x": 2}}
+    axes["method"] = {"full": {"finetune.adaptation": "full"}}
+    claims = [{"says": "full wins", "contrast": "full > svm on mean(score)"}]
+    sections = {"base": {"finetune": {}}, "axes": axes, "compare": ["method"], "baselines": ["svm"], "claims": claims}
+    return config.fill(Study, {"question": "Who wins?", "output": "out", "seeds": 4, **sections})
+
+
+@pytest.fixture(scope="module")
+def results():
+    """The SVM starts ahead and is overtaken between 32 and 128 labels; one cell failed, one was not run."""
+    chance, found = np.random.default_rng(0), Results()
+    for task in ("a|b", "c"):
+        for place, labels in enumerate(LABELS):
+            for system, rate in ((FULL, 0.55 + 0.15 * place), (SVM, 0.65 + 0.02 * place)):
+                for seed in range(4):
+                    cell = Cell(system, (task, str(labels)), seed, f"{task}-{labels}-{system.name}-{seed}")
+                    if (task, labels, system, seed) == ("c", 512, FULL, 3):
+                        found.holes.append(Hole(cell, "ValueError: <boom> & more (2 attempts)"))
+                        continue
+                    right = (chance.random(200) < rate).astype(int).tolist()
+                    cost = {"flops": 1e12 if system is FULL else 0.0, "seconds": 2.0 + place, "kwh": None, "money": 0.1}
+                    found.outcomes.setdefault((system, cell.context), {})[seed] = Outcome(
+                        cell.node, "accuracy", {"accuracy": float(np.mean(right))}, [1] * 200, right,
+                        {"train_rows": labels}, cost, task,
+                    )  # fmt: skip
+    found.holes.append(Hole(Cell(System(("lora",)), ("c", "512"), 0, "later"), None))
+    found.overlaps[FULL, ("c", "32")] = {"rows": [0, 1, 2], "of": 200}
+    return found
+
+
+@pytest.fixture(scope="module")
+def scores(study, results):
+    return tables.scores(study, results, Resamples(300))
+
+
+def cell(table, row, name):
+    return table.rows[row][[column.name for column in table.columns].index(name)]
+
+
+def test_the_table_has_every_system_in_every_context(scores, results):
+    rows = [tuple(row[:3]) for row in scores.rows]
+    assert rows[:2] == [("a|b", "32", "full"), ("a|b", "32", "svm")] and len(rows) == 13
+    outcomes = results.outcomes[FULL, ("a|b", "32")]
+    assert cell(scores, 0, "mean") == pytest.approx(100 * np.mean([o.score for o in outcomes.values()]))
+    assert cell(scores, 0, "lead over svm") < 0 < cell(scores, 0, "p Holm") and cell(scores, 1, "p Holm") is None
+    assert cell(scores, 0, "lead low") <= cell(scores, 0, "lead over svm") <= cell(scores, 0, "lead high")
+
+
+def test_holes_are_named_and_greyed(scores, results):
+    failed = [place for place, row in enumerate(scores.rows) if "boom" in row[-1]]
+    assert len(failed) == 1 and scores.unfinished[failed[0]] and cell(scores, failed[0], "seeds") == 3
+    assert scores.rows[failed[0]][-1].startswith("failed with seeds 3")
+    assert scores.rows[-2][-1] == "not run yet: seeds 0" or scores.rows[-1][-1] == "not run yet: seeds 0"
+    assert [row[2:] for row in tables.holes(results).rows] == [[3, "ValueError: <boom> & more (2 attempts)"]]
+
+
+def test_scores_without_the_overlapping_items_stand_beside(scores, results):
+    row = next(place for place, row in enumerate(scores.rows) if tuple(row[:3]) == ("c", "32", "full"))
+    assert cell(scores, row, "overlap") == "3 of 200"
+    kept = [np.mean(o.predictions[3:]) for o in results.outcomes[FULL, ("c", "32")].values()]
+    assert cell(scores, row, "mean without overlap") == pytest.approx(100 * np.mean(kept))
+
+
+def test_every_form_says_the_same(scores, tmp_path):
+    formats.write_all(scores, tmp_path)
+    read = list(csv.reader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert len(read) == len(scores.rows) + 1 and float(read[1][5]) == cell(scores, 0, "mean")
+    parquet = pq.read_table(tmp_path / "table.parquet")
+    assert parquet["mean"].to_pylist() == [cell(scores, place, "mean") for place in range(len(scores.rows))]
+    marked = (tmp_path / "table.md").read_text().splitlines()
+    assert len({line.count("|") for line in marked}) == 1, "a | in a name would break the columns"
+    latex = (tmp_path / "table.tex").read_text()
+    assert r"\toprule" in latex and r"$<$boom$>$ \& more" in latex
+
+
+def test_crossing_points_lie_where_the_curves_meet(study, results):
+    first, _ = curves.slices(study, results, "labels").values()
+    (found,) = [c for c in curves.crossings(study, results, "labels", first) if c.system == "full"]
+    assert 32 < found.at < 128 and found.low <= found.at <= found.high and found.share == 1.0
+    table = curve_tables.crossings(study, results)
+    assert len(table.rows) == 2 and table.rows[0][:4] == ["a|b", "full", "svm", "labels"]
+    assert curve_tables.told(found, 32, 512).startswith(f"{found.at:,.0f} (")
+    matrix = curve_tables.overtaking(study, results, "labels")
+    assert [column.name for column in matrix.columns] == ["system", "a|b", "c"] and matrix.rows[0][0] == "full"
+    never = curves.Crossing("full", "svm", None, None, None, 0.0)
+    assert curve_tables.told(never, 32, 512) == "never"
+
+
+def test_from_where_on_a_line_stays_above():
+    logs = np.log(np.array([10.0, 100.0, 1000.0]))
+    assert first_above(logs, np.array([-1.0, 1.0, 2.0])) == pytest.approx(np.log(10**1.5))
+    assert first_above(logs, np.array([1.0, 1.0, 2.0])) == logs[0]
+    assert first_above(logs, np.array([1.0, -1.0, 1.0])) == pytest.approx(np.log(10**2.5)), "the last crossing counts"
+    assert math.isinf(first_above(logs, np.array([1.0, 1.0, -0.1])))
+
+
+def test_the_front_holds_what_no_cheaper_one_beats(results):
+    placed = curves.against_cost(results, ("c", "128"), lambda outcome: outcome.cost["seconds"], "s")
+    assert {one.name: one.on_front for one in placed} == {"full": True, "svm": False}
+
+
+def test_the_page_is_whole_and_needs_nothing_beside_it(study, results, scores):
+    colour = {"full": 0, "svm": 1}.get
+    found = curves.along(study, results, "labels", [("c", str(n)) for n in LABELS])
+    placed = [Placed("full", 1.0, 2.0, True, "full: 2"), Placed("svm", 9.0, 1.0, False, "svm: 1")]
+    pictures = [
+        charts.lines("c <1>", "labels", "accuracy", found, colour),
+        charts.front("cost", "s", "accuracy", placed, colour),
+        charts.traces("loss", "tokens", "loss", [("full", [(0.0, 2.0), (10.0, 1.0)])], colour),
+    ]  # fmt: skip
+    for picture in pictures:
+        ET.fromstring(picture)
+    assert 'data-cell="full, labels 32: accuracy' in pictures[0]
+    verdicts = judge(study, results, Resamples(200))
+    report = page.Report(study.question, verdicts, ["Done & dusted."], [("Scores", pictures)], [scores])
+    html = page.render(report)
+    assert "http" not in html.replace("http-equiv", "") and "<link" not in html and "src=" not in html
+    assert "prefers-color-scheme: dark" in html and "@media print" in html and "width=device-width" in html
+    assert "Done &amp; dusted." in html and f'class="verdict {verdicts[0].word}"' in html
+    assert "&lt;boom&gt;" in html and "<boom>" not in html
+
+
+def test_one_dot_is_drawn_too():
+    ET.fromstring(charts.lines("x", "labels", "y", [Curve("a", False, [Dot(5.0, 1.0, None, None, "t")])], lambda _: 0))

@@ -1,0 +1,77 @@
+"""What a study file may say, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.core import config
+from headstart.core.errors import RecipeError
+from headstart.studies.contrast import Contrast
+from headstart.studies.definition import Study
+from headstart.studies.grid import System, is_left_out, points, with_settings
+
+
+def study(**sections):
+    base = {"finetune": {"adaptation": "full"}}
+    axes = {
+        "labels": {"finetune.data.labels": [32, None]},
+        "method": {"full": {"finetune.adaptation": "full"}, "lora": {"finetune.adaptation": "lora"}},
+    }
+    return config.fill(
+        Study, {"question": "Why?", "output": "out", "base": base, "axes": axes, "compare": ["method"], **sections}
+    )
+
+
+def test_a_list_of_values_is_an_axis():
+    assert study().axes["labels"] == {"32": {"finetune.data.labels": 32}, "all": {"finetune.data.labels": None}}
+
+
+def test_points_are_every_combination_in_the_order_of_the_file():
+    made = study()
+    found = [(point.context(made), point.compared(made)) for point in points(made)]
+    assert found == [(("32",), ("full",)), (("32",), ("lora",)), (("all",), ("full",)), (("all",), ("lora",))]
+
+
+def test_what_is_left_out_is_left_out():
+    made = study(without=[{"method": "lora", "labels": [32]}, {"baseline": "svm", "labels": None}])
+    kept = [point.levels for point in points(made) if not is_left_out(made, point)]
+    assert {"labels": "32", "method": "lora"} not in kept and len(kept) == 3
+    assert sum(is_left_out(made, point, "svm") for point in points(made)) == 2
+    assert not any(is_left_out(made, point, "majority") for point in points(made))
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"compare": ["size"]}, "compare names 'size'; the axes are: labels, method"),
+        ({"axes": {"labels": {"a": 1, "b": 2}}, "compare": []}, "one setting with a list of values"),
+        ({"claims": [{"says": "x", "contrast": "full < lora"}]}, "one > other"),
+        ({"claims": [{"says": "x", "contrast": "full > adapters"}]}, "names 'adapters'; it may name"),
+        ({"claims": [{"says": "x", "contrast": "full > svm", "where": {"labels": 64}}]}, "has no level '64'"),
+        ({"without": [{"colour": "red"}]}, "'colour' is no axis"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"baselines": ["majority"]}, "reference is 'svm'; it may name: base, full, lora, majority"),
+    ],
+)
+def test_faults_are_named(sections, said):
+    with pytest.raises(RecipeError, match=said):
+        study(**sections)
+
+
+def test_a_contrast_names_two_sides_and_a_metric():
+    assert Contrast.parse("minilm/full > svm on mean(f1)") == Contrast(("minilm", "full"), ("svm",), "f1")
+    assert Contrast.parse("a>b").metric == "score"
+
+
+def test_a_side_picks_systems_by_their_levels():
+    full, scratch = System(("mini", "full")), System(("mini",), "scratch")
+    assert full.has(("full",)) and full.has(("mini", "full")) and not full.has(("lora",))
+    assert scratch.has(("scratch",)) and scratch.has(("scratch", "mini")) and not scratch.has(("mini",))
+    assert System(()).name == "base" and System(()).has(("base",))
+
+
+def test_settings_go_into_sections_whole_ones_first():
+    base = {"finetune": {"data": {"train": "a"}, "seeds": 1}}
+    made = with_settings(base, {"finetune.data.labels": 32, "finetune.data": {"train": "b"}, "pretrain.seed": 1})
+    assert made == {"finetune": {"data": {"train": "b", "labels": 32}, "seeds": 1}, "pretrain": {"seed": 1}}
+    assert base["finetune"]["data"] == {"train": "a"}, "the base was changed"
