@@ -51,13 +51,14 @@ def table(network: Network, tokens: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Print both tables with what they are of."""
+def tables() -> str:
+    """Return both tables with what they are of."""
+    parts = []
     for name, (network, tokens) in NETWORKS.items():
         millions, billions = network.parameters / 1e6, network.flops_per_token / 1e9
-        print(f"**{name}**: {millions:,.1f} M parameters, {billions:.3g} GFLOPs a token\n")
-        print(table(network, tokens), "\n")
+        parts += [f"**{name}**: {millions:,.1f} M parameters, {billions:.3g} GFLOPs a token", table(network, tokens)]
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
-    main()
+    print(tables())

@@ -107,6 +107,22 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def body(tmp_path_factory, tiny_tokenizer) -> Path:
+    """A tiny encoder that was trained on nothing, as a plain Hugging Face folder."""
+    import torch
+
+    from headstart.backbones.encoder import Encoder
+    from headstart.core.vocabulary import vocabulary_of
+
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config.model_validate({"kind": "bert", "size": "tiny", "max_length": 64}))
+    folder = tmp_path_factory.mktemp("body")
+    encoder.build(vocabulary_of(tiny_tokenizer), 64, "AutoModelForMaskedLM").save_pretrained(str(folder))
+    tiny_tokenizer.save_pretrained(str(folder))
+    return folder
+
+
 @pytest.fixture
 def cli(capsys):
     """Runs the command line in this process, where everything is imported; returns what it said."""
@@ -122,9 +138,9 @@ def cli(capsys):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place, pretrained) -> Path:
+def undisturbed(place, body) -> Path:
     """A study of 30 cells, 18 of which train, that nobody disturbs."""
-    study = stage.load(write_study(place, "undisturbed", pretrained.folder))
+    study = stage.load(write_study(place, "undisturbed", body))
     tally = stage.run(study, quiet=True)
     assert (tally.finished, tally.total, tally.failed) == (30, 30, {})
     return place / "undisturbed.yaml"
@@ -141,9 +157,9 @@ def test_a_study_ends_with_its_table_and_verdicts(undisturbed, cli, place):
     require_once(place / "undisturbed", 30)
 
 
-def test_a_killed_study_goes_on_and_ends_alike(undisturbed, place, pretrained, start):
+def test_a_killed_study_goes_on_and_ends_alike(undisturbed, place, body, start):
     """The short form of the long test below: two moments, every kind of cell."""
-    path = write_study(place, "killed", pretrained.folder)
+    path = write_study(place, "killed", body)
     folder = place / "killed"
     assert kill_at_random(start, ("study", "run", str(path), "--quiet"), 2, random.Random(1), 200, 30, folder)
     stage.run(stage.load(path), quiet=True)
@@ -153,9 +169,9 @@ def test_a_killed_study_goes_on_and_ends_alike(undisturbed, place, pretrained, s
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_two_hundred_cells_killed_at_twenty_moments(place, pretrained, start):
+def test_two_hundred_cells_killed_at_twenty_moments(place, body, start):
     sections = {"seeds": 20}
-    calm, wild = (write_study(place, name, pretrained.folder, **sections) for name in ("calm", "wild"))
+    calm, wild = (write_study(place, name, body, **sections) for name in ("calm", "wild"))
     stage.run(stage.load(calm), quiet=True)
     command = ("study", "run", str(wild), "--quiet")
     caught = kill_at_random(start, command, 20, random.Random(2), 600, 200, place / "wild")
@@ -201,9 +217,9 @@ def test_elsewhere_the_table_is_the_same(settings, place):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_study_with_training_is_the_same_on_ray(undisturbed, place, pretrained):
+def test_a_study_with_training_is_the_same_on_ray(undisturbed, place, body):
     pytest.importorskip("ray", reason="`pip install 'headstart[study]'`")
-    stage.run(stage.load(write_study(place, "on-ray", pretrained.folder, execution={"on": "ray", "workers": 2})), True)
+    stage.run(stage.load(write_study(place, "on-ray", body, execution={"on": "ray", "workers": 2})), True)
     assert tables_of(place / "on-ray") == tables_of(place / "undisturbed")
 
 
@@ -234,7 +250,7 @@ def test_a_checkpoint_is_made_once_and_its_text_is_looked_for(place, verses):
     }  # fmt: skip
     finetune = {
         "task": {"kind": "classify", "text": ["text"], "label": "label"}, "adaptation": "full",
-        "data": {split: f"{place}/told.csv" for split in ("train", "validation", "test")},
+        "data": dict.fromkeys(("train", "validation", "test"), f"{place}/told.csv"),
         "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "evaluations": 1},
     }  # fmt: skip
     sections = {"base": {"pretrain": pretrain, "finetune": finetune}, "axes": {}, "overlap": True, "seeds": 2}
@@ -263,7 +279,7 @@ def test_two_hundred_cells_of_nothing_take_seconds(place):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_cell_costs_what_the_run_costs_by_hand(place, pretrained):
+def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
     """At most 3 % more processor time than the same fine-tuning without a study, and 200 cells of nothing in 20 s."""
     import resource
 
@@ -273,7 +289,7 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, pretrained):
     from headstart.tasks import labelled
 
     training = {"budget": "300 steps", "batch_size": 16, "max_length": 48, "evaluations": 1}
-    path = write_study(place, "cost", pretrained.folder, seeds=1, baselines=[], reference="full", claims=[], axes={
+    path = write_study(place, "cost", body, seeds=1, baselines=[], reference="full", claims=[], axes={
         "adaptation": {"full": {"finetune.adaptation": "full"}},
     })  # fmt: skip
     study = stage.load(path, [f"base.finetune.training={json.dumps(training)}"])

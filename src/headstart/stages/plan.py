@@ -71,8 +71,10 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     budget, corpus_tokens = Budget.parse(recipe.training.budget), corpus_bytes / _BYTES_PER_TOKEN
     tokens = updates = flops = seconds = 0.0
     for phase in recipe.training.phases:
-        loop = _noise_loop(recipe, objective, vocabulary, phase.length)
-        trial = timed(loop)
+        # Asked to stop, a loop saves itself: what it writes must not stay.
+        with tempfile.TemporaryDirectory() as work:
+            loop = _noise_loop(recipe, objective, vocabulary, phase.length, Path(work))
+            trial = timed(loop)
         per_token, speed = loop.phases.all[0].flops_per_token, trial.tokens_per_second
         batch_tokens = recipe.training.rows_of(phase.length) * phase.length
         part = phase.share * _tokens(budget, speed, per_token, batch_tokens, corpus_tokens)
@@ -151,8 +153,8 @@ def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float,
             return budget.amount / per_token
 
 
-def _noise_loop(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int) -> Loop:
-    """Return the loop of one phase over rows of noise, which reads no corpus and writes nothing."""
+def _noise_loop(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int, work: Path) -> Loop:
+    """Return the loop of one phase over rows of noise, which reads no corpus."""
     noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, objective.row_shape(length)))]
     learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
     rows = recipe.training.rows_of(length)
@@ -162,6 +164,5 @@ def _noise_loop(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabu
     per_token = flops_per_token(learner.module, batch, learner.tokens(batch))
     settings = recipe.training.model_copy(update={"micro_batch_size": together, "batch_warmup_ratio": 0.0})
     return Loop(
-        learner, settings, batch_size=rows, seed=0, folder=Path(tempfile.gettempdir()) / "headstart-plan",
-        fingerprint="", flops_per_token=per_token,
+        learner, settings, batch_size=rows, seed=0, folder=work, fingerprint="", flops_per_token=per_token,
     )  # fmt: skip

@@ -74,6 +74,13 @@ class PretrainTraining(TrainingSettings):
             raise ValueError(f"its shares make {total:g}; they must make 1. BERT used 0.9 and 0.1.")
         return value
 
+    @field_validator("patience")
+    @classmethod
+    def _spends_its_budget(cls, value: int | None) -> int | None:
+        if value is not None:
+            raise ValueError("pre-training spends its budget and ends with its last weights. Leave patience out.")
+        return value
+
     @property
     def phases(self) -> list[RowPhase]:
         """Return the lengths of rows in their order, one phase where there is one length."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import artifact
-from headstart.stages.study_cells import order
+from headstart.stages.study_cells import RESULT, order
 from headstart.stages.study_workers import Executor
-from headstart.studies.graph import FAILURES, Graph, Node, is_finished
+from headstart.studies.graph import FAILURES, Graph, Node, home, is_finished
 
 Told = Callable[["Tally", Node, str], None]
 
@@ -116,12 +116,12 @@ def recorded_seconds(output: Path, node: str) -> float:
 
 def price(output: Path, node: str) -> dict[str, Any]:
     """Return the price tag of a finished node; empty where it has none."""
-    place = output / "cells" / node
+    place = home(output, node)
     manifest = artifact.read_manifest(place)
     if "cost" in manifest:
         return dict(manifest["cost"])
     try:
-        return dict(json.loads((place / "result.json").read_text(encoding="utf-8")).get("cost", {}))
+        return dict(json.loads((place / RESULT).read_text(encoding="utf-8")).get("cost", {}))
     except OSError:
         return {}
 

@@ -13,6 +13,7 @@ from headstart.core.errors import ResourceError, first_line
 from headstart.stages.study_cells import perform
 from headstart.stages.study_workers import Executor, LocalWorkers, died
 from headstart.studies.definition import Execution
+from headstart.training.world import cores
 
 _JOBS = "jobs"
 _LOOK_SECONDS = 0.5
@@ -25,9 +26,12 @@ def executor_of(execution: Execution, output: Path, todo: int) -> Executor:
         return RayTasks(execution)
     if execution.on == "slurm":
         return SlurmJobs(execution, output)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = execution.workers or max(1, cores // execution.threads)
-    return LocalWorkers(max(1, min(count, todo)), execution.threads)
+    return LocalWorkers(max(1, min(local_workers(execution), todo)), execution.threads)
+
+
+def local_workers(execution: Execution) -> int:
+    """Return how many worker processes run here: as many as asked for, or as the cores allow."""
+    return execution.workers or max(1, cores() // execution.threads)
 
 
 class RayTasks:
@@ -42,8 +46,8 @@ class RayTasks:
         if self._own and execution.address:
             self._ray.init(address=execution.address, log_to_driver=False)
         elif self._own:
-            cores = (execution.workers or 0) * execution.threads or None
-            self._ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+            asked = (execution.workers or 0) * execution.threads or None
+            self._ray.init(num_cpus=asked, include_dashboard=False, log_to_driver=False)
         there = int(self._ray.cluster_resources().get("CPU", 1)) // execution.threads
         self.capacity = max(1, min(there, execution.workers or there))
         # The engine counts attempts itself, and a lost node is one.

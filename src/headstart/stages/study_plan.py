@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from headstart.core import config
 from headstart.core.errors import HeadstartError
 from headstart.evaluation.cost import CostConfig, PriceTag, forecast_tag
 from headstart.stages import plan
+from headstart.stages.study_executors import local_workers
 from headstart.stages.study_graph import build
 from headstart.studies.definition import Study
 from headstart.studies.graph import Graph, Node, is_finished
@@ -92,7 +92,7 @@ def render(made: StudyPlan) -> str:
     if made.tag is None:
         return "\n".join([*lines, f"{'forecast':<12}nothing that trains is left to do"])
     lines.append(f"{'forecast':<12}{made.tag.sentence()}, baselines not counted")
-    workers = study.execution.workers or max(1, len(os.sched_getaffinity(0)) // study.execution.threads)
+    workers = local_workers(study.execution)
     lines.append(f"{'':<12}about {made.tag.seconds / workers / 3600:.1f} h with {workers} workers")
     if study.budget_hours is not None:
         hours = made.tag.seconds / 3600

@@ -88,8 +88,7 @@ def _scores(standing: Standing) -> list[str]:
                 )
                 sheet = curve_tables.side_by_side(study, results, axis, slice_, contexts)
                 sheets.append(page.table(sheet, sheet.title))
-        names = [(system.name, system.baseline is not None) for system in results.systems]
-        parts += [charts.legend(names, colour), f'<div class="figures">{"".join(pictures)}</div>', *sheets]
+        parts += [*_with_legend(standing, pictures), *sheets]
     return parts
 
 
@@ -110,7 +109,14 @@ def _fronts(standing: Standing) -> list[str]:
             if len(placed) >= _LEAST_DOTS:
                 title = f"{', '.join(context) or 'Score'}: {unit}"
                 pictures.append(charts.front(title, unit, _metric(standing, context), placed, colour))
-    return [f'<div class="figures">{"".join(pictures)}</div>'] if pictures else []
+    return _with_legend(standing, pictures)
+
+
+def _with_legend(standing: Standing, pictures: list[str]) -> list[str]:
+    names = [(system.name, system.baseline is not None) for system in standing.results.systems]
+    if not pictures:
+        return []
+    return [charts.legend(names, _colour(standing)), f'<div class="figures">{"".join(pictures)}</div>']
 
 
 _COSTS: dict[str, Callable[[Outcome], float | None]] = {
@@ -147,7 +153,7 @@ def _forgetting(standing: Standing) -> list[str]:
         if placed:
             title = ", ".join(context) or "Forgetting against gain"
             pictures.append(charts.front(title, "forgetting", names[gain], placed, _colour(standing)))
-    return [f'<div class="figures">{"".join(pictures)}</div>'] if pictures else []
+    return _with_legend(standing, pictures)
 
 
 def _training(standing: Standing) -> list[str]:

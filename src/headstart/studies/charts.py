@@ -64,7 +64,8 @@ def front(title: str, x_name: str, y_name: str, placed: Sequence[Placed], colour
     for one in placed:
         x, y = xs(one.cost), ys(one.score)
         parts.append(_dot(x, y, f"c{colour(one.name)}", one.told, 6))
-        parts.append(_label(x, y, one.name))
+        if one.on_front:  # all of them would stand on each other
+            parts.append(_label(x, y, one.name))
     return _svg(title, parts)
 
 

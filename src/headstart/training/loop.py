@@ -268,10 +268,3 @@ def _require_work_for_all(phases: Phases, world: World, settings: TrainingSettin
                 allowed="Pre-training can start with small batches; sorting needs batches of one size",
                 do="Leave training.batch_warmup_ratio out",
             )
-    if settings.batch_warmup_ratio and Budget.parse(settings.budget).unit == "epochs":
-        raise RecipeError(
-            f"training.budget is {settings.budget!r}, and training.batch_warmup_ratio is "
-            f"{settings.batch_warmup_ratio:g}",
-            allowed="With batches that grow, a number of epochs is no number of updates",
-            do="State the budget in time, tokens, steps or FLOPs",
-        )

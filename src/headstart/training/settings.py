@@ -78,10 +78,15 @@ class TrainingSettings(Section):
         return str(value)
 
     @model_validator(mode="after")
-    def _patience_can_end(self) -> Self:
+    def _fit_each_other(self) -> Self:
         if self.patience is not None and self.patience >= self.evaluations:
             raise ValueError(
                 f"patience is {self.patience} and evaluations is {self.evaluations}: the run would be over before it "
                 "runs out of patience. Raise evaluations, or lower patience."
+            )
+        if self.batch_warmup_ratio and Budget.parse(self.budget).unit == "epochs":
+            raise ValueError(
+                f"batch_warmup_ratio is {self.batch_warmup_ratio:g} and budget is {self.budget!r}: with updates that "
+                "grow, epochs are no number of updates. State the budget in time, tokens, steps or FLOPs."
             )
         return self

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -56,3 +58,10 @@ def test_the_network_takes_over_as_devices_share_a_batch():
         [found[0].compute, found[0].compute / 8, found[0].compute / 128]
     )
     assert found[0].bottleneck == "computing" and found[-1].bottleneck == "network"
+
+
+def test_the_page_holds_what_its_script_prints():
+    docs = Path(__file__).parents[3] / "docs"
+    page = (docs / "scaling.md").read_text(encoding="utf-8")
+    printed = runpy.run_path(str(docs / "scaling_model.py"))["tables"]()
+    assert printed in page, "python docs/scaling_model.py prints the tables of docs/scaling.md"

@@ -168,7 +168,7 @@ def test_a_forward_pass_stays_as_large_while_batches_grow(toy, tmp_path):
 def test_growing_batches_need_texts_in_no_order_and_a_budget_without_epochs(toy, tmp_path):
     with pytest.raises(RecipeError, match="sorted by length"):
         toy.loop(tmp_path, toy.Learner(lengths=[1] * 20), batch_warmup_ratio=0.1)
-    with pytest.raises(RecipeError, match="'2 epochs'"):
+    with pytest.raises(ValueError, match="'2 epochs'"):
         toy.loop(tmp_path, toy.Learner(), batch_warmup_ratio=0.1, budget="2 epochs")
 
 
