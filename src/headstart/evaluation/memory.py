@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 
@@ -14,9 +16,7 @@ class PeakMemory:
     """Watches resident memory from construction until `stop`.
 
     Where the process reaches a new high meanwhile, the kernel's own record gives its exact peak; else, and
-    for children, the highest of two samples a second counts. The kernel's record for children is of no use: a
-    child starts its life with its parent's record, so `true` run from a process of 400 MB reports 400 MB.
-    Pages that processes share are counted in each.
+    for children, the highest of two samples a second counts. Pages that processes share are counted in each.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,19 @@ class PeakMemory:
 
 
 def _kernel_record() -> int:
-    """Return the highest resident memory of this process's life in bytes, or 0 where the system keeps none."""
+    """Return the highest resident memory of this process's life in bytes, or 0 where the system keeps none.
+
+    Linux hands the number of getrusage down to whatever a process starts; that of its own pages it does not.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return _record_of_usage()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else _record_of_usage()
+
+
+def _record_of_usage() -> int:
     try:
         import resource
     except ImportError:

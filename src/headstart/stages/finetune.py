@@ -27,6 +27,7 @@ from headstart.stages.probes import Probe, probe
 from headstart.stages.run_folder import RunFolder
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder, require_checkpoint
+from headstart.training.loop import require_batches_of_one_size
 from headstart.training.settings import TrainingSettings
 
 ADAPTER = "adapter_config.json"
@@ -148,7 +149,7 @@ def check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, 
     """Find what would stop a later cell before the first one is paid for: checkpoint, budgets, lengths, labels."""
     for section in methods.values():
         if section is not None:
-            settings_of(recipe.training, section)
+            require_batches_of_one_size(settings_of(recipe.training, section))
     reading = CheckpointFolder(recipe.model, task, recipe.seed).reading(recipe.training.max_length)
     if reading.max_length > reading.tokenizer.model_max_length:
         raise RecipeError(

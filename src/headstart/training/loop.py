@@ -262,9 +262,15 @@ def _require_work_for_all(phases: Phases, world: World, settings: TrainingSettin
             )
         if settings.parallel == "fsdp" and world.size > 1:
             require_even(phase.samples, world, settings.optim)
-        if phase.feed.lengths is not None and settings.batch_warmup_ratio:
-            raise RecipeError(
-                f"training.batch_warmup_ratio is {settings.batch_warmup_ratio:g}, and texts are sorted by length",
-                allowed="Pre-training can start with small batches; sorting needs batches of one size",
-                do="Leave training.batch_warmup_ratio out",
-            )
+        if phase.feed.lengths is not None:
+            require_batches_of_one_size(settings)
+
+
+def require_batches_of_one_size(settings: TrainingSettings) -> None:
+    """Refuse batches that grow where texts are sorted by length."""
+    if settings.batch_warmup_ratio:
+        raise RecipeError(
+            f"training.batch_warmup_ratio is {settings.batch_warmup_ratio:g}, and texts are sorted by length",
+            allowed="Pre-training can start with small batches; sorting needs batches of one size",
+            do="Leave training.batch_warmup_ratio out",
+        )
