@@ -10,12 +10,15 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, Protocol
 
 _CELLS = "headstart.stages.study_cells"
@@ -103,7 +106,8 @@ class _Worker:
     def __init__(self, context: Any, threads: int) -> None:
         self.channel, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        self.process.start()
+        with _without_main():
+            self.process.start()
         theirs.close()
 
     def death(self) -> str:
@@ -113,6 +117,17 @@ class _Worker:
         if code is None or code >= 0:
             return f"it left with code {code}"
         return f"signal {-code} ({signal.Signals(-code).name})"
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program's main module, which a worker has no use for: a script would otherwise run again in each."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end(workers: Iterable[_Worker]) -> None:
