@@ -120,7 +120,8 @@ def campaign(ground: Ground, count: int | None = None, seed: int = 0) -> Found:
         shutil.rmtree(folder)
     kinds_of_all, kinds_hit = ({calls[place][0] for place in places} for places in (range(len(calls)), chosen))
     found.notes = [
-        f"a save makes {len(calls)} calls of {len(kinds_of_all)} kinds; killed at {len(chosen)} of {len(kinds_hit)} kinds",
+        f"a save makes {len(calls)} calls of {len(kinds_of_all)} kinds; "
+        f"killed at {len(chosen)} of {len(kinds_hit)} kinds",
         f"{resumed[2]} went on from the checkpoint before, {resumed[3]} from the new one",
     ]
     return found
