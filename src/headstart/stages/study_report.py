@@ -32,11 +32,12 @@ def run(standing: Standing, target: Path | None = None) -> Path:
     study = standing.study
     folder = target or study.output
     made = [*standing.tables(), *filter(None, [curve_tables.crossings(study, standing.results)])]
-    for table in made:
+    sheets = curve_tables.sheets(study, standing.results)
+    for table in [*made, *sheets]:
         formats.write_all(table, folder / TABLES)
     figures = [
         *_overtaking(standing),
-        ("Scores", [*_scores(standing)]),
+        ("Scores", [*_curves(standing), *(page.table(sheet, sheet.title) for sheet in sheets)]),
         ("Score against cost", [*_fronts(standing)]),
         ("Forgetting against gain", [*_forgetting(standing)]),
         ("Training", [*_training(standing)]),
@@ -74,22 +75,16 @@ def _summary(standing: Standing) -> list[str]:
     return said
 
 
-def _scores(standing: Standing) -> list[str]:
-    """Return a picture and a table for each slice of each axis of numbers."""
-    study, results, parts = standing.study, standing.results, []
-    colour = _colour(standing)
+def _curves(standing: Standing) -> list[str]:
+    """Return a picture for each slice of each axis of numbers."""
+    study, results, pictures = standing.study, standing.results, []
     for axis in curves.numeric_axes(study):
-        pictures, sheets = [], []
         for slice_, contexts in curves.slices(study, results, axis).items():
             found = curves.along(study, results, axis, contexts)
             if found:
-                pictures.append(
-                    charts.lines(", ".join(slice_) or "Scores", axis, _metric(standing, contexts[0]), found, colour)
-                )
-                sheet = curve_tables.side_by_side(study, results, axis, slice_, contexts)
-                sheets.append(page.table(sheet, sheet.title))
-        parts += [*_with_legend(standing, pictures), *sheets]
-    return parts
+                title = ", ".join(slice_) or "Scores"
+                pictures.append(charts.lines(title, axis, _metric(standing, contexts[0]), found, _colour(standing)))
+    return _with_legend(standing, pictures)
 
 
 def _metric(standing: Standing, context: Context) -> str:

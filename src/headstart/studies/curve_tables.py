@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from headstart.evaluation.metrics import about
@@ -14,30 +16,53 @@ from headstart.studies.results import Outcome, Results
 from headstart.studies.tables import Column, Table
 
 
-def side_by_side(study: Study, results: Results, axis: str, slice_: Context, contexts: list[Context]) -> Table:
-    """Return mean ± half of the 95 % interval for each system, a column for each level of the axis."""
-    columns = [Column("system", str, is_number=False)]
+def sheets(study: Study, results: Results) -> list[Table]:
+    """Return the scores side by side: a sheet for each slice of each axis of numbers, or one of all contexts."""
+    made = []
     axes = [name for name in study.axes if name not in study.compare]
-    place = axes.index(axis)
-    columns += [Column(f"{context[place]} {axis}", str) for context in contexts]
+    for axis in curves.numeric_axes(study):
+        place = axes.index(axis)
+        for slice_, contexts in curves.slices(study, results, axis).items():
+            named = {f"{context[place]} {axis}": context for context in contexts}
+            # A level may be a path; the sheet's name becomes that of a file.
+            name, title = re.sub(r"[^\w.]+", "-", "-".join(["scores", *slice_])), ", ".join(slice_) or study.question
+            made.append(_side_by_side(results, named, name, title, has_mean=False))
+    if not made:
+        named = {", ".join(context) or "score": context for context in results.contexts}
+        made.append(_side_by_side(results, named, "scores", study.question, has_mean=len(named) > 1))
+    return [sheet for sheet in made if sheet.rows]
+
+
+def _side_by_side(results: Results, contexts: Mapping[str, Context], name: str, title: str, has_mean: bool) -> Table:
+    """Return mean ± half of the 95 % interval for each system, a column for each context, and the mean of them all."""
+    columns = [Column("system", str, is_number=False), *(Column(told, str) for told in contexts)]
+    if has_mean:
+        columns.append(Column("mean", str))
     rows, unfinished = [], []
+    missing = {(hole.cell.system, hole.cell.context) for hole in results.holes}
     for system in results.systems:
-        runs = [results.of(system, context) for context in contexts]
+        runs = [results.of(system, context) for context in contexts.values()]
         if any(runs):
-            rows.append([system.name, *(_score(one) for one in runs)])
-            unfinished.append(any(len(one) < study.seeds for one in runs))
-    name = "-".join(["scores", *slice_])
-    return Table(name, ", ".join(slice_) or study.question, columns, rows, unfinished)
+            means = [_mean(one) for one in runs if one]
+            mean = f"{sum(means) / len(means):.1f}" if len(means) == len(runs) else None
+            rows.append([system.name, *map(_score, runs), *([mean] if has_mean else [])])
+            unfinished.append(any((system, context) in missing for context in contexts.values()))
+    return Table(name, title, columns, rows, unfinished)
 
 
-def _score(runs: dict[int, Outcome]) -> str | None:
+def _mean(runs: Mapping[int, Outcome]) -> float:
+    scale = about(next(iter(runs.values())).metric).scale
+    return scale * sum(o.score for o in runs.values()) / len(runs)
+
+
+def _score(runs: Mapping[int, Outcome]) -> str | None:
     if not runs:
         return None
     scale = about(next(iter(runs.values())).metric).scale
     found = interval([o.score for o in runs.values()])
-    if found.high is None:
-        return f"{scale * found.mean:.1f}"
-    return f"{scale * found.mean:.1f} ± {scale * (found.high - found.mean):.1f}"
+    if found.high is None or not found.sd:
+        return f"{_mean(runs):.1f}"
+    return f"{_mean(runs):.1f} ± {scale * (found.high - found.mean):.1f}"
 
 
 def crossings(study: Study, results: Results) -> Table | None:

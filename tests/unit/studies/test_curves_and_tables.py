@@ -103,6 +103,23 @@ def test_every_form_says_the_same(scores, tmp_path):
     assert r"\toprule" in latex and r"$<$boom$>$ \& more" in latex
 
 
+def test_scores_stand_side_by_side_along_each_axis_of_numbers(study, results):
+    first, second = curve_tables.sheets(study, results)
+    assert (first.name, first.title) == ("scores-a-b", "a|b")
+    assert [column.name for column in first.columns] == ["system", "32 labels", "128 labels", "512 labels"]
+    mean = 100 * np.mean([o.score for o in results.of(FULL, ("a|b", "32")).values()])
+    assert first.rows[0][1].startswith(f"{mean:.1f} ± ")
+    assert not any(first.unfinished) and second.unfinished[0], "a cell of full on c failed"
+
+
+def test_without_an_axis_of_numbers_all_contexts_are_one_sheet_with_their_mean(study, results):
+    words = study.model_copy(update={"axes": {"task": study.axes["task"], "labels": {"few": {}, "many": {}}}})
+    (sheet,) = curve_tables.sheets(words, results)
+    assert [column.name for column in sheet.columns][1:3] == ["a|b, 32", "a|b, 128"]
+    means = [100 * np.mean([o.score for o in results.of(SVM, c).values()]) for c in results.contexts]
+    assert sheet.columns[-1].name == "mean" and sheet.rows[1][-1] == f"{np.mean(means):.1f}"
+
+
 def test_crossing_points_lie_where_the_curves_meet(study, results):
     first, _ = curves.slices(study, results, "labels").values()
     (found,) = [c for c in curves.crossings(study, results, "labels", first) if c.system == "full"]
