@@ -51,7 +51,7 @@ def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str
     from headstart.core import config
     from headstart.stages import generate as stage
 
-    return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings))
+    return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings, "generate"))
 
 
 def index(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:

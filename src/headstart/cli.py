@@ -133,7 +133,7 @@ def generate(
         "max_new_tokens": max_new_tokens, "num_beams": num_beams, "temperature": temperature, "top_k": top_k,
         "top_p": top_p, "num_return_sequences": num_return_sequences, "seed": seed,
     }  # fmt: skip
-    found = stage.run(model, prompts, config.fill(stage.GenerateSettings, given))
+    found = stage.run(model, prompts, config.fill(stage.GenerateSettings, given, "generate"))
     _print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else stage.render(found))
 
 

@@ -54,7 +54,10 @@ class Features(BaseAdaptation):
             ge=1,
             description="how many layers, from the top; unless set 4 for concat, else all and the embeddings",
         )
-        normalise: bool = Field(False, description="bring each layer's states to one scale first, an option of ELMo's")
+        normalise: bool | None = Field(
+            None,
+            description="bring each layer's states to one scale first, as ELMo may; by default for concat alone",
+        )
         cache_mb: float = Field(2000, ge=0, description="states are kept up to this size, then computed anew")
 
         @model_validator(mode="after")
@@ -115,4 +118,6 @@ class Features(BaseAdaptation):
                 allowed=f"At most {states}",
                 do="Lower adaptation.last",
             )
-        return Reads(last, settings.layers == "mean", settings.normalise)
+        # A network's inner states grow from layer to layer; side by side, the largest would drown the others.
+        normalise = settings.layers == "concat" if settings.normalise is None else settings.normalise
+        return Reads(last, settings.layers == "mean", normalise)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -68,7 +69,7 @@ def find(path: str | Path) -> Path:
     siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     raise RecipeError(
         f"there is no recipe at {path}{registry.suggest(path.name, siblings)}",
-        do="Give the path of a YAML file; `headstart schema` describes one",
+        do="Give the path of a YAML file; `headstart schema VERB` describes one",
     )
 
 
@@ -93,7 +94,7 @@ def parse(path: Path) -> dict[str, Any]:
         raise RecipeError(
             f"{path} holds {held}",
             allowed="A recipe is a mapping of keys to values",
-            do="`headstart schema` describes every key",
+            do="`headstart schema VERB` describes every key",
         )
     filled: dict[str, Any] = _interpolate(raw, {"here": str(path.parent)}, str(path))
     return filled
@@ -143,9 +144,11 @@ def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -
     try:
         recipe = model.model_validate(raw)
     except ValidationError as error:
-        faults = [_sentence(model, detail) for detail in error.errors()] + faults
+        faults = _sentences(model, error.errors()) + faults
     if faults:
-        raise RecipeError(f"{where}: " + "\n  ".join(faults), do="`headstart schema` describes every key")
+        verb = getattr(model, "verb", None)
+        described = f"`headstart schema {verb}` describes every key" if verb else ""
+        raise RecipeError(f"{where}: " + "\n  ".join(faults), do=described)
     return recipe
 
 
@@ -221,7 +224,7 @@ def choose(group: str, name: str, value: Any, faults: list[str], weighted: bool 
     except RecipeError as error:
         faults.append(f"{name}.{selector}: {error}")
     except ValidationError as error:
-        faults.extend(_sentence(config, detail, prefix=(name,)) for detail in error.errors())
+        faults.extend(_sentences(config, error.errors(), prefix=(name,)))
     return None
 
 
@@ -257,6 +260,15 @@ def _weighted(config: type[Section]) -> type[Section]:
 _BOUNDS = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
 
 
+def _sentences(model: type[BaseModel], details: Sequence[ErrorDetails], prefix: tuple[str, ...] = ()) -> list[str]:
+    """Turn pydantic's errors into sentences; of unknown keys in a row, the last says what is allowed there."""
+    sentences = [_sentence(model, detail, prefix) for detail in details]
+    for place, (detail, following) in enumerate(pairwise(details)):
+        if detail["type"] == following["type"] == "extra_forbidden" and detail["loc"][:-1] == following["loc"][:-1]:
+            sentences[place] = sentences[place].partition(" Allowed here:")[0]
+    return sentences
+
+
 def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, ...] = ()) -> str:
     """Turn one pydantic error into: what was found, what is allowed, what to do."""
     location = [str(part) for part in detail["loc"]]
@@ -276,7 +288,7 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, .
         section = _owner(model, [*location, ""])
         return f"{path} is missing{hint}." + (f" Its keys: {', '.join(section.model_fields)}." if section else "")
     if kind in _BOUNDS:
-        return f"{path} is {found}; it must lie in {_interval(field, detail.get('ctx', {}))}.{hint}"
+        return f"{path} is {found}; it must lie in {_interval(field, detail.get('ctx', {}))}{hint}."
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if not location:
         return f"{path}: {message}" if path else message

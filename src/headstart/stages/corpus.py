@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -44,6 +44,8 @@ class ReadingConfig(Section):
 
 class CorpusRecipe(Section):
     """A whole corpus."""
+
+    verb: ClassVar[str] = "corpus"
 
     seed: int = 0
     output: Path

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 from transformers import PreTrainedModel
@@ -59,6 +59,8 @@ class FinetuneTraining(TrainingSettings):
 
 class FinetuneRecipe(Section):
     """A whole fine-tuning run: one method over several seeds, and its company."""
+
+    verb: ClassVar[str] = "finetune"
 
     seed: int = Field(0, description="the first seed")
     seeds: int = Field(3, ge=1, description="how many seeds; the interval needs two or more")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,8 @@ class GraphSettings(Section):
 
 class IndexRecipe(Section):
     """A whole index: text, the model that embeds it, and how it is kept."""
+
+    verb: ClassVar[str] = "index"
 
     output: Path
     model: str = Field(description="a local folder of sentence-transformers; any other Hugging Face folder is averaged")

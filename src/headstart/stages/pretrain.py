@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Discriminator, Field, Tag, field_validator
@@ -99,6 +99,8 @@ class PretrainTraining(TrainingSettings):
 
 class PretrainRecipe(Section):
     """A whole pre-training run."""
+
+    verb: ClassVar[str] = "pretrain"
 
     seed: int = 0
     output: Path

@@ -17,10 +17,7 @@ from headstart.studies.definition import Study
 
 def by_verb() -> dict[str, type[BaseModel]]:
     """Return the recipe class of each verb that takes one."""
-    return {
-        "corpus": CorpusRecipe, "pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "index": IndexRecipe,
-        "study": Study,
-    }  # fmt: skip
+    return {recipe.verb: recipe for recipe in (CorpusRecipe, PretrainRecipe, FinetuneRecipe, IndexRecipe, Study)}
 
 
 def verb_of(raw: Mapping[str, Any]) -> str:

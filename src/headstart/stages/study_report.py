@@ -21,22 +21,24 @@ from headstart.studies.graph import Node, home, is_finished
 from headstart.studies.grid import Context
 from headstart.studies.page import Report
 from headstart.studies.results import Outcome
+from headstart.studies.tables import Table
 
-PAGE = "report.html"
+PAGE, PLAIN_PAGE = "report.html", "report.md"
 _MOST_RECIPES = 12
 _LEAST_DOTS = 3
 
 
 def run(standing: Standing, target: Path | None = None) -> Path:
-    """Write the page and the tables; returns the page."""
+    """Write the page, as HTML and in short as Markdown, and the tables; returns the page."""
     study = standing.study
     folder = target or study.output
     made = [*standing.tables(), *filter(None, [curve_tables.crossings(study, standing.results)])]
     sheets = curve_tables.sheets(study, standing.results)
     for table in [*made, *sheets]:
         formats.write_all(table, folder / TABLES)
+    overtaking = _overtaking(standing)
     figures = [
-        *_overtaking(standing),
+        *((one.title, [page.table(one)]) for one in overtaking),
         ("Scores", [*_curves(standing), *(page.table(sheet, sheet.title) for sheet in sheets)]),
         ("Score against cost", [*_fronts(standing)]),
         ("Forgetting against gain", [*_forgetting(standing)]),
@@ -48,6 +50,8 @@ def run(standing: Standing, target: Path | None = None) -> Path:
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     artifact.write_whole(folder / PAGE, page.render(report))
+    brief = formats.markdown_page(study.question, standing.verdicts, report.summary, [*overtaking, *sheets])
+    artifact.write_whole(folder / PLAIN_PAGE, brief)
     return folder / PAGE
 
 
@@ -197,11 +201,11 @@ def _logged(path: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "loss" in line and "tokens" in line]
 
 
-def _overtaking(standing: Standing) -> list[tuple[str, list[str]]]:
-    """Return a section for each axis of numbers: from where on each system is above the reference."""
+def _overtaking(standing: Standing) -> list[Table]:
+    """Return a table for each axis of numbers: from where on each system is above the reference."""
     study, results = standing.study, standing.results
     found = [curve_tables.overtaking(study, results, axis) for axis in curves.numeric_axes(study)]
-    return [(one.title, [page.table(one)]) for one in found if one is not None]
+    return [table for table in found if table is not None]
 
 
 def _recipes(standing: Standing) -> dict[str, str]:

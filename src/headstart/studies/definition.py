@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -56,6 +56,8 @@ class Execution(Section):
 
 class Study(Section):
     """A grid of cells that answers one question."""
+
+    verb: ClassVar[str] = "study"
 
     question: str = Field(min_length=1, description="what the study is to answer, as a question")
     output: Path = Field(description="folder of the cells, tables and report")

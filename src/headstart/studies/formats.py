@@ -1,9 +1,10 @@
-"""Tables as Markdown, CSV, Parquet and LaTeX."""
+"""Tables as Markdown, CSV, Parquet and LaTeX, and what a study found on one page of Markdown."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from headstart.core import artifact
 from headstart.studies.tables import Table
+from headstart.studies.verdicts import Verdict
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -26,6 +28,14 @@ def markdown(table: Table) -> str:
     lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in [head, *table.texts()]]
     lines.insert(1, f"|{'|'.join(rule)}|")
     return "\n".join(lines) + "\n"
+
+
+def markdown_page(question: str, verdicts: Sequence[Verdict], summary: Sequence[str], tables: Sequence[Table]) -> str:
+    """Return the question, the verdicts, what was done, and the tables that have rows."""
+    parts = [f"# {question}", "\n".join(f"- **{one.word}**: {one.sentence()}" for one in verdicts)]
+    parts += ["\n".join(f"- {said}" for said in summary)]
+    parts += [f"## {table.title}\n{markdown(table)}".rstrip() for table in tables if table.rows]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def as_csv(table: Table) -> str:

@@ -199,8 +199,10 @@ def test_the_other_adaptations_move_everything(given, adaptation, of_checkpoint)
     assert method.finish(model) is model
 
 
-READINGS = [{"layers": "mean"}, {"layers": "mean", "last": 2, "normalise": True}, {"layers": "concat"},
-            {"layers": "concat", "last": 3}, {"layers": "mix"}, {"layers": "mix", "last": 2}]  # fmt: skip
+READINGS = [
+    {"layers": "mean"}, {"layers": "mean", "last": 2, "normalise": True}, {"layers": "concat"},
+    {"layers": "concat", "last": 3, "normalise": False}, {"layers": "mix"}, {"layers": "mix", "last": 2},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", READINGS, ids=str)
@@ -212,7 +214,7 @@ def test_at_first_every_reading_of_layers_is_their_mean(given, settings):
     with torch.no_grad():
         output = plain.base_model(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
         layers = output.hidden_states[-(settings.get("last") or (2 if settings["layers"] == "concat" else 3)) :]
-        if settings.get("normalise"):
+        if settings.get("normalise", settings["layers"] == "concat"):
             layers = [torch.nn.functional.layer_norm(states, states.shape[-1:]) for states in layers]
         expected = dressed(plain.base_model, type(output), torch.stack(list(layers)).mean(0))
         for _ in range(2):

@@ -169,3 +169,10 @@ def test_the_page_is_whole_and_needs_nothing_beside_it(study, results, scores):
 
 def test_one_dot_is_drawn_too():
     ET.fromstring(charts.lines("x", "labels", "y", [Curve("a", False, [Dot(5.0, 1.0, None, None, "t")])], lambda _: 0))
+
+
+def test_the_short_page_says_the_question_the_verdicts_and_the_scores(study, results):
+    verdicts = judge(study, results, Resamples(300))
+    said = formats.markdown_page(study.question, verdicts, ["24 cells."], curve_tables.sheets(study, results))
+    assert said.startswith(f"# Who wins?\n\n- **{verdicts[0].word}**: ") and "\n- 24 cells.\n" in said
+    assert "## a|b\n| system | 32 labels |" in said and said.count("\n| full |") == 2
