@@ -22,6 +22,8 @@ from headstart.studies.grid import Context, Point, System, is_left_out, points, 
 _READ = ("train", "validation", "test")
 _OWN = ("output", "seeds", "company")
 """Settings of a fine-tuning recipe that a study has in its own hands."""
+_NO_SHAPE = ("pretrain.objective", "pretrain.training", "pretrain.warm_start")
+"""Settings of a pre-training that leave its network and tokenizer as they are."""
 
 
 class BaselineRecipe(Section):
@@ -58,9 +60,9 @@ def build(study: Study) -> Graph:
             if is_left_out(study, point, name) or (name == SCRATCH and "model" not in raw["finetune"] | _made(raw)):
                 continue
             levels = [
-                point.levels[axis] for axis in study.axes if axis in study.compare and _matters(study, axis, name)
+                _level_read(study, axis, point.levels[axis], name) for axis in study.axes if axis in study.compare
             ]
-            system = System(tuple(levels), name)
+            system = System(tuple(level for level in levels if level is not None), name)
             if (system, context) in seen:
                 continue
             seen.add((system, context))
@@ -86,12 +88,21 @@ def _made(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": None} if raw["pretrain"] is not None else {}
 
 
-def _matters(study: Study, axis: str, baseline: str) -> bool:
-    """Say whether an axis changes anything that a baseline reads."""
-    keys = {key for level in study.axes[axis].values() for key in level}
+def _level_read(study: Study, axis: str, level: str, baseline: str) -> str | None:
+    """Return the first level that gives a baseline the same to read as this one; None where all levels do."""
+    read = {
+        name: {key: value for key, value in settings.items() if _reads(baseline, key)}
+        for name, settings in study.axes[axis].items()
+    }
+    alike = [name for name, settings in read.items() if settings == read[level]]
+    return None if len(alike) == len(read) else alike[0]
+
+
+def _reads(baseline: str, key: str) -> bool:
+    """Say whether a baseline reads a setting; of a pre-training, scratch takes the network's shape alone."""
     if baseline == SCRATCH:
-        return any(not key.startswith("finetune.adaptation") for key in keys)
-    return any(key.startswith(("finetune.task", "finetune.data")) for key in keys)
+        return not key.startswith(("finetune.adaptation", *_NO_SHAPE))
+    return key.startswith(("finetune.task", "finetune.data"))
 
 
 def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str, Any]) -> None:
