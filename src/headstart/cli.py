@@ -42,9 +42,9 @@ def _options(debug: Annotated[bool, typer.Option("--debug", help="Show traceback
 def corpus(
     what: Annotated[str, typer.Argument(help="A YAML recipe; or stats, explain, sample or diff.")],
     more: Annotated[list[str] | None, typer.Argument(help="Overrides; or a corpus's folder, two for diff.")] = None,
-    explain: Annotated[int | None, typer.Option(help="Show so many dropped documents of each rule.")] = None,
+    explain: Annotated[int | None, typer.Option(min=1, help="Show so many dropped documents of each rule.")] = None,
     rule: Annotated[str | None, typer.Option(help="For explain: one rule alone.")] = None,
-    number: Annotated[int, typer.Option(help="For explain and sample: how many documents.")] = 5,
+    number: Annotated[int, typer.Option(min=1, help="For explain and sample: how many documents.")] = 5,
     seed: Annotated[int, typer.Option(help="For sample: the same seed draws the same documents.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quiet: Quiet = False,
@@ -165,7 +165,7 @@ def index(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> 
 def search(
     index: Annotated[Path, typer.Argument(help="A folder that `headstart index` made.")],
     questions: Annotated[list[str] | None, typer.Argument(help="Questions; without any, one a line is read.")] = None,
-    count: Annotated[int, typer.Option(help="Passages shown for each.")] = 5,
+    count: Annotated[int, typer.Option(min=1, help="Passages shown for each.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The passages of an index that answer a question best."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from headstart.stages.pretrain import PretrainRecipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for pattern in ("*.yaml", "*.yml") for path in (ROOT / "recipes").rglob(pattern))
+SETS = re.compile(r"HEADSTART_DATA[^}]*\}/(?:tasks|corpora)/([\w/-]+)/[^/\s]+")
 BY_SECTION = {"sources": CorpusRecipe, "objective": PretrainRecipe, "task": FinetuneRecipe, "passages": IndexRecipe}
 
 
@@ -60,6 +62,13 @@ def test_outputs_differ():
     """Two recipes that write to one folder would stop each other."""
     outputs = [yaml.safe_load(path.read_text(encoding="utf-8")).get("output") for path in RECIPES]
     assert len(set(outputs)) == len(outputs), sorted(map(str, outputs))
+
+
+def test_every_set_that_is_not_shipped_is_described():
+    files = [*RECIPES, *(ROOT / "studies").glob("*.yaml")]
+    found = {name for path in files for name in SETS.findall(path.read_text(encoding="utf-8"))}
+    described = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert found and not sorted(name for name in found if f"| `{name}` |" not in described)
 
 
 def test_the_wheel_carries_the_recipes():

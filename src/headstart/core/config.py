@@ -289,7 +289,7 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, .
         return f"{path} is missing{hint}." + (f" Its keys: {', '.join(section.model_fields)}." if section else "")
     if kind in _BOUNDS:
         return f"{path} is {found}; it must lie in {_interval(field, detail.get('ctx', {}))}{hint}."
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ").partition(", unable to")[0]
     if not location:
         return f"{path}: {message}" if path else message
     return (

@@ -9,7 +9,7 @@ The training loop sees a Learner, and the Feeds of later phases, alone. Torch is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
@@ -563,12 +563,4 @@ class Learner(Feed, Protocol):
 
     def validate(self) -> dict[str, float]:
         """Measure on held-out data; the first value is the one to select checkpoints by."""
-        ...
-
-
-class Reader(Protocol):
-    """Yields documents and rejects, in a stable order, losing nothing in silence."""
-
-    def __iter__(self) -> Iterator[Document | Reject]:
-        """Iterate over the input once more from its beginning."""
         ...

@@ -15,7 +15,7 @@ from headstart.training import precision
 
 _EXTRAS = {
     "corpus": ("daft",),
-    "serve": ("fastapi", "uvicorn"),
+    "search": ("sentence_transformers", "usearch"),
     "study": ("ray", "submitit"),
     "quant": ("bitsandbytes",),
 }

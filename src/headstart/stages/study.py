@@ -103,11 +103,15 @@ def run(study: Study, quiet: bool = False) -> Tally:
 
 
 def summary(standing: Standing, tally: Tally) -> list[str]:
-    """Say how the study ended: verdicts, and every hole by name."""
+    """Say how the study ended: verdicts, and every hole, those of one cause together."""
     study = standing.study
     said = [f"{study.output}: {tally.finished:,} of {tally.total:,} cells"]
     said += [verdict.sentence() for verdict in standing.verdicts]
-    said += [f"hole: {name} failed: {reason}" for name, reason in tally.failed.items()]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in tally.failed.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, (first, *others) in by_reason.items():
+        said.append(f"hole: {first}{f' and {len(others):,} more' if others else ''} failed: {reason}")
     if tally.skipped:
         said.append(f"hole: {len(tally.skipped)} cells were not run, because one that they need failed")
     if tally.unbegun:

@@ -224,11 +224,11 @@ def _expanded(files: tuple[str, ...]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _content(path: str) -> str:
-    """Return a hash of a file or folder; `absent` where there is none, which the cell itself will complain of."""
+    """Return a hash of a file or folder; its path where there is none, which the cell itself will complain of."""
     place = Path(path)
     if place.is_file():
         return artifact.sha256(place)[:16]
-    return artifact.identity(place)[:16] if path and place.is_dir() else "absent"
+    return artifact.identity(place)[:16] if path and place.is_dir() else f"absent {path}".strip()
 
 
 def _place(point: Point, system: System) -> str:

@@ -24,6 +24,7 @@ from headstart.training.budget import Budget
 _NOT_FORESEEN = "baseline", "overlap", "prepare"
 _TOKENS_A_WORD, _SPECIAL_TOKENS = 1.3, 3
 _ROWS_READ = 256
+_UNKNOWN_COST = "not foreseen"
 
 
 @dataclass
@@ -51,6 +52,11 @@ class StudyPlan:
         known = [part.tag for part in self.parts if part.tag is not None]
         return sum(known[1:], known[0]) if known else None
 
+    @property
+    def unforeseen(self) -> int:
+        """Return the number of cells whose cost could not be found out."""
+        return sum(part.todo for part in self.parts if part.note.startswith(_UNKNOWN_COST))
+
 
 def run(study: Study) -> StudyPlan:
     """List the cells of a study and forecast those that are missing, from a few steps timed on this machine."""
@@ -70,7 +76,7 @@ def run(study: Study) -> StudyPlan:
             try:
                 part.tag = _pretraining(todo, speeds) if nodes[0].kind == "pretrain" else _finetuning(todo, speeds)
             except HeadstartError as error:
-                part.note = f"not foreseen: {error}"
+                part.note = f"{_UNKNOWN_COST}: {error}"
     return made
 
 
@@ -94,8 +100,10 @@ def render(made: StudyPlan) -> str:
         told = part.note or ("there" if part.tag is None else part.tag.sentence())
         lines.append(f"  {part.todo:>5,} of {part.cells:<5,} {part.what}: {told}")
     if made.tag is None:
-        return "\n".join([*lines, f"{'forecast':<12}nothing that trains is left to do"])
-    lines.append(f"{'forecast':<12}{made.tag.sentence()}, baselines not counted")
+        told = f"none: {made.unforeseen:,} cells are {_UNKNOWN_COST}" if made.unforeseen else "nothing is left to train"
+        return "\n".join([*lines, f"{'forecast':<12}{told}"])
+    uncounted = f", nor {made.unforeseen:,} cells that are {_UNKNOWN_COST}" if made.unforeseen else ""
+    lines.append(f"{'forecast':<12}{made.tag.sentence()}, baselines not counted{uncounted}")
     workers = local_workers(study.execution)
     lines.append(f"{'':<12}about {made.tag.seconds / workers / 3600:.1f} h with {workers} workers")
     if study.budget_hours is not None:

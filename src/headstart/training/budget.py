@@ -68,11 +68,6 @@ class Budget:
             raise ValueError("turn epochs into steps first")
         return float(getattr(spent, self.unit)) / self.amount
 
-    @property
-    def is_exact(self) -> bool:
-        """Say whether the schedule repeats to the bit: true for every unit but time."""
-        return self.unit != "seconds"
-
 
 def _words(first: str, second: str | None) -> tuple[str, str]:
     """Tell multiple and unit apart in "M tokens", "Mtokens" and "tokens"; a lone M could mean minutes or millions."""

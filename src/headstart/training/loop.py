@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -87,11 +88,13 @@ class Loop:
         self.best: dict[str, torch.Tensor] = {}
 
     def restore(self) -> Outcome:
-        """Go to the newest checkpoint that verifies, if there is one."""
+        """Go to the newest checkpoint that verifies, if there is one, and say which were passed over."""
         found = checkpoint.restore(self.checkpoints, self.learner.module, self.optimiser, self.fingerprint, self.world)
         if found is None:
             return Outcome(self.progress)
         self.progress, self.best, passed_over = found
+        for fault in passed_over if self.world.leads else ():
+            print(f"a checkpoint was passed over: {fault}", file=sys.stderr, flush=True)
         return Outcome(self.progress, resumed_from=self.progress.step, passed_over=passed_over)
 
     def run(self, trackers: Sequence[Tracker] = ()) -> Outcome:

@@ -117,6 +117,12 @@ def test_a_key_like_no_other_lists_what_is_allowed():
     assert "zzz is not a known key." in message and "corpus" in message and "did you mean" not in message
 
 
+def test_several_unknown_keys_share_the_list_of_what_is_allowed():
+    message = refused(good() | {"sede": 1, "zzz": 1})
+    assert "sede is not a known key; did you mean 'seed'?\n" in message and "zzz is not a known key." in message
+    assert message.count("Allowed here:") == 1
+
+
 def test_a_misspelt_name_gets_a_hint():
     assert "did you mean 'masked_lm'?" in refused(good() | {"objective": {"name": "maskedlm"}})
 
@@ -186,7 +192,7 @@ def test_a_list_of_sections_is_filled_and_reads_back():
             {"name": "masked_lm", "wieght": 2},
             "objective.objectives.1.wieght is not a known key; did you mean 'weight'?",
         ),
-        ({"name": "masked_lm", "weight": 0}, "objective.objectives.1.weight is 0; it must lie in (0, ∞)."),
+        ({"name": "masked_lm", "weight": 0}, "objective.objectives.1.weight is 0; it must lie in (0, ∞)"),
         (
             {"name": "masked_ml"},
             "objective.objectives.1.name: objectives has no 'masked_ml'; did you mean 'masked_lm'?",

@@ -90,6 +90,13 @@ def test_an_address_follows_content_and_not_places(files, tmp_path_factory):
     assert build(study(elsewhere)).nodes.keys() == before.nodes.keys()
 
 
+def test_files_that_are_not_there_are_not_taken_for_each_other(files):
+    tasks = {name: {"finetune.data.train": f"{files}/{name}.csv"} for name in ("no", "none")}
+    sections = {"axes": {"task": tasks}, "base": study(files).base.model_dump() | {"pretrain": None}, "compare": []}
+    graph = build(study(files, **sections, baselines=["majority"]))
+    assert len(graph.nodes) == len(graph.cells) == 2 * 3
+
+
 def test_a_change_concerns_what_depends_on_it(files):
     before = build(study(files))
     more_seeds = build(study(files, seeds=4))

@@ -93,7 +93,7 @@ def test_nothing_saved_is_no_error(toy, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["bit", "truncation", "no progress", "no manifest", "bad manifest", "empty folder"])
-def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(toy, tmp_path, harm):
+def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(toy, tmp_path, harm, capsys):
     loop = stepped(toy, tmp_path)
     loop.save()
     weights = toy.weights(loop.learner)
@@ -118,6 +118,7 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(toy, tmp_path, h
     again = toy.loop(tmp_path, toy.Learner())
     found = again.restore()
     assert found.resumed_from == 3 and len(found.passed_over) == 1 and newest.name in found.passed_over[0]
+    assert f"a checkpoint was passed over: {found.passed_over[0]}\n" in capsys.readouterr().err
     toy.assert_same(toy.weights(again.learner), weights)
 
 
