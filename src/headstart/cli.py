@@ -280,11 +280,17 @@ def study_power(
 
 @app.command("list")
 def list_(
-    group: Annotated[str, typer.Argument(help="objectives, backbones, tasks, adaptations, metrics or baselines.")],
+    group: Annotated[
+        str | None, typer.Argument(help="objectives, backbones, tasks, adaptations, metrics or baselines.")
+    ] = None,
 ) -> None:
-    """What can be named in a recipe, with one line of help and its paper."""
+    """What can be named in a recipe, with one line of help and its paper; without a group, the groups."""
     from headstart.core import registry
 
+    if group is None:
+        for name in registry.TABLES:
+            typer.echo(f"{name:<12}  {', '.join(registry.names(name))}")
+        return
     entries = registry.describe(group)
     width = max(len(entry.name) for entry in entries)
     for entry in entries:

@@ -247,6 +247,13 @@ def test_list_names_what_a_recipe_may_name(group, names, headstart):
     assert all(len(line.split()) > 3 for line in lines), "an entry has no line of help"
 
 
+def test_list_without_a_group_names_the_groups(headstart):
+    lines = headstart("list").stdout.splitlines()
+    groups = {line.split()[0]: line for line in lines}
+    assert {"objectives", "backbones", "tasks", "adaptations", "metrics", "baselines"} == groups.keys()
+    assert "masked_lm, " in groups["objectives"]
+
+
 @pytest.mark.parametrize(("verb", "name"), [("pretrain", "pretrained"), ("finetune", "finetuned")])
 def test_schema_describes_the_filled_recipe(verb, name, request, headstart):
     described = json.loads(headstart("schema", verb).stdout)

@@ -12,7 +12,7 @@ from headstart.core.lock import FolderLock
 from headstart.stages import study_engine
 from headstart.stages.study_engine import Tally
 from headstart.stages.study_executors import executor_of
-from headstart.stages.study_graph import build
+from headstart.stages.study_graph import build, counts_overlap
 from headstart.stages.study_progress import Teller
 from headstart.studies import formats, results, tables, verdicts
 from headstart.studies.comparison import Resamples
@@ -112,6 +112,8 @@ def summary(standing: Standing, tally: Tally) -> list[str]:
         by_reason.setdefault(reason, []).append(name)
     for reason, (first, *others) in by_reason.items():
         said.append(f"hole: {first}{f' and {len(others):,} more' if others else ''} failed: {reason}")
+    if study.overlap and not counts_overlap(study):
+        said.append("test items were not looked for in the corpus, which needs: pip install 'headstart[corpus]'")
     if tally.skipped:
         said.append(f"hole: {len(tally.skipped)} cells were not run, because one that they need failed")
     if tally.unbegun:

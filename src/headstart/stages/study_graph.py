@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ def build(study: Study) -> Graph:
     return graph
 
 
+def counts_overlap(study: Study) -> bool:
+    """Say whether test items are looked for in the corpus: where it is asked for and the engine for it is installed."""
+    return study.overlap and find_spec("daft") is not None
+
+
 def _require_own(finetune: Mapping[str, Any]) -> None:
     """Refuse what the study decides and the recipe may not."""
     found = next((key for key in _OWN if key in finetune), None)
@@ -128,7 +134,7 @@ def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str
             reads["model"] = _content(recipe["model"])
         node = graph.add(Node.addressed("finetune", own, _identity(own), parents, reads))
         graph.cells.append(Cell(system, point.context(study), seed, node.id))
-    if study.overlap:
+    if counts_overlap(study):
         corpus = pretrain["corpus"] if pretrain is not None else _corpus_of(recipe["model"])
         if corpus is not None:
             found = graph.add(_overlap(recipe, corpus))

@@ -8,7 +8,9 @@ import pytest
 
 from headstart.core import config
 from headstart.core.errors import RecipeError
+from headstart.stages import study as stage
 from headstart.stages import study_graph
+from headstart.stages.study_engine import Tally
 from headstart.stages.study_graph import build
 from headstart.studies.definition import Study
 
@@ -66,6 +68,14 @@ def test_one_text_one_pretraining_for_many_cells(files):
     assert len(graph.cells) == 2 * 3 * 6
     names = list(graph.nodes)
     assert all(names.index(parent) < place for place, n in enumerate(graph.nodes.values()) for parent in n.parents)
+
+
+def test_without_the_engine_nothing_is_looked_for_in_the_corpus(files, monkeypatch):
+    monkeypatch.setattr(study_graph, "find_spec", lambda name: None)
+    asked = study(files)
+    graph = build(asked)
+    assert "overlap" not in kinds(graph) and not graph.overlaps and asked.overlap
+    assert "headstart[corpus]" in "\n".join(stage.summary(stage.Standing(asked), Tally(1, 1)))
 
 
 def test_scratch_runs_once_for_each_shape_of_network(files):
