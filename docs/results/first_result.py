@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pages import cost_table, headstart, is_finished, read, run_all, score, write
 
+from headstart.evaluation.significance import p_clause
+
 TASKS = ("sst2", "cola", "mrpc", "rte", "qnli", "stsb", "trec6", "subj")
 LABELS = (500, 5000)
 AT_5000 = ("training.budget=3 epochs", "training.batch_size=32")
@@ -58,8 +60,8 @@ def table(labels: int) -> str:
             lead = facts["comparisons"][rival]
             clear = lead["p_value"] < 0.05 and lead["difference"] > 0
             wins[rival] += clear
-            p = "< 0.001" if lead["p_value"] < 0.001 else f"= {lead['p_value']:.3f}"
-            text = f"{100 * lead['difference']:+.1f} ({100 * lead['low']:+.1f} to {100 * lead['high']:+.1f}), p {p}"
+            spread = f"{100 * lead['low']:+.1f} to {100 * lead['high']:+.1f}"
+            text = f"{100 * lead['difference']:+.1f} ({spread}), {p_clause(lead['p_value'])}"
             leads.append(f"**{text}**" if clear else text)
         lines.append(f"| {task} ({metric}) | {facts['data']['train_rows']:,} | " + " | ".join(cells + leads) + " |")
     return "\n".join(lines) + (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from headstart.core import registry
 from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.linear import Encode, learn
 from headstart.evaluation.metrics import Floats, about
 
 VARIABLE = "HEADSTART_GLOVE"
 _DEFAULT = "../shared/data/vectors/glove-6b-50d-top50k.npz"
 _WORD = re.compile(r"\w+|[^\w\s]")
-C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def vectors_path() -> str | None:
@@ -39,33 +37,17 @@ def glove(train: Examples, validation: Examples, test: Examples, *, metric: str,
     named by `HEADSTART_GLOVE`. Nothing in it depends on the seed.
     Paper: Pennington et al. 2014, GloVe; Conneau & Kiela 2018, SentEval
     """
-    started = time.perf_counter()
-    kind = about(metric).of
-    if kind not in ("label", "number"):
-        raise Unsuited(f"it predicts a label or a number for each row, and the gold values are of the kind {kind!r}")
-    odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)
-    if odd is not None:
-        raise Unsuited(f"it reads texts, and the column {odd!r} holds something else")
-    path = vectors_path()
-    if path is None:
-        raise Unsuited(f"there is no file of vectors; the variable {VARIABLE} may name one")
-    if not len(train) or not len(validation):
-        raise DataError("the glove baseline needs training and validation rows", do="Give at least one of each")
-    if kind == "label" and len(set(train.labels)) < 2:
-        return BaselineResult([train.labels[0]] * len(test), {"C": None}, time.perf_counter() - started)
-    rows, held_out, asked = (_features(split, path) for split in (train, validation, test))
-    centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-6
-    measure = registry.resolve("metrics", metric)
-    best_score, best_C, predict = -np.inf, C_GRID[0], None
-    for C in C_GRID:
-        fitted = (_regressor if kind == "number" else _classifier)((rows - centre) / spread, train.labels, C)
-        score = measure(validation.labels, fitted((held_out - centre) / spread))
-        if score > best_score:
-            best_score, best_C, predict = score, C, fitted
-    assert predict is not None
-    predictions = predict((asked - centre) / spread) if len(test) else []
-    chosen = {"C": best_C, f"validation_{metric}": float(best_score), "vectors": Path(path).name}
-    return BaselineResult(predictions, chosen, time.perf_counter() - started)
+
+    def prepare() -> tuple[Encode, dict[str, Any]]:
+        path = vectors_path()
+        if path is None:
+            raise Unsuited(f"there is no file of vectors; the variable {VARIABLE} may name one")
+        rows = _features(train, path)
+        centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-6
+        return lambda examples: (_features(examples, path) - centre) / spread, {"vectors": Path(path).name}
+
+    fit = _regressor if about(metric).of == "number" else _classifier
+    return learn("glove", (train, validation, test), metric, prepare, fit)
 
 
 def _features(examples: Examples, path: str) -> Floats:

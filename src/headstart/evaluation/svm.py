@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from headstart.core import randomness, registry
+from headstart.core import randomness
 from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.baselines import BaselineResult
+from headstart.evaluation.linear import Encode, learn
 from headstart.evaluation.metrics import about
 
-C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 _TOKEN = r"(?u)\w+|[^\w\s]"
 """Words of any length and single punctuation marks: scikit-learn's default drops "I", "?" and "n't"."""
 
@@ -31,39 +31,13 @@ def svm(train: Examples, validation: Examples, test: Examples, *, metric: str, s
     training rows alone, as the networks do.
     Paper: Wang & Manning 2012; Fan et al. 2008 (LIBLINEAR)
     """
-    started = time.perf_counter()
-    regression = about(metric).of == "number"
-    _require_suited(train, about(metric).of)
-    if not len(train) or not len(validation):
-        empty = "training" if not len(train) else "validation"
-        raise DataError(f"the svm baseline has no {empty} rows", do="It needs both: C is chosen on the validation rows")
-    if not regression and len(set(train.labels)) < 2:
-        answer = train.labels[0]
-        why = {"C": None, "reason": "the training rows hold one label"}
-        return BaselineResult([answer] * len(test), why, time.perf_counter() - started)
-    features = Features().fit(train)
-    measure = registry.resolve("metrics", metric)
-    rows = {split: features.transform(examples) for split, examples in (("train", train), ("valid", validation))}
-    fit = _regressor if regression else _classifier
-    best_score, best_C, best_predict = -np.inf, C_GRID[0], None
-    for C in C_GRID:
-        predict = fit(rows["train"], train.labels, C, seed)
-        score = measure(validation.labels, predict(rows["valid"]))
-        if score > best_score:
-            best_score, best_C, best_predict = score, C, predict
-    assert best_predict is not None
-    predictions = best_predict(features.transform(test)) if len(test) else []
-    chosen = {"C": best_C, f"validation_{metric}": float(best_score), "features": features.width}
-    return BaselineResult(predictions, chosen, time.perf_counter() - started)
 
+    def prepare() -> tuple[Encode, dict[str, Any]]:
+        features = Features().fit(train)
+        return features.transform, {"features": features.width}
 
-def _require_suited(train: Examples, gold: str) -> None:
-    """Refuse what a linear machine over bags of words cannot learn."""
-    if gold not in ("label", "number"):
-        raise Unsuited(f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}")
-    odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)
-    if odd is not None:
-        raise Unsuited(f"it reads texts, and the column {odd!r} holds something else")
+    fit = _regressor if about(metric).of == "number" else _classifier
+    return learn("svm", (train, validation, test), metric, prepare, partial(fit, seed=seed))
 
 
 class Features:

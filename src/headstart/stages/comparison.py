@@ -8,7 +8,7 @@ from typing import Any
 
 from headstart.evaluation.forgetting import Forgetting
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import Comparison, Interval, interval, paired_bootstrap
+from headstart.evaluation.significance import Comparison, Interval, interval, p_clause, p_told, paired_bootstrap
 from headstart.stages import card
 from headstart.stages.adapt import Cell
 
@@ -102,7 +102,7 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
         verb = "beats" if (row.lead.difference > 0) != known.lower_is_better else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
-            f"{chosen} {verb} {row.method} by {points} {unit}{metric} ({spread}, p {_p(row.lead.p_value)}){clear}."
+            f"{chosen} {verb} {row.method} by {points} {unit}{metric} ({spread}, {p_clause(row.lead.p_value)}){clear}."
         )
     for row in table:
         if row.failed:
@@ -130,10 +130,6 @@ def _cells(row: Row, scale: float) -> list[str]:
         if row.lead is None
         else f"{scale * row.lead.difference:+.1f} ({scale * row.lead.low:+.1f} to {scale * row.lead.high:+.1f})"
     )
-    p = "" if row.lead is None else _p(row.lead.p_value).removeprefix("= ")
+    p = "" if row.lead is None else p_told(row.lead.p_value)
     trained = "–" if row.trainable is None else f"{row.trainable:,}"
     return [row.method, f"{scale * row.score.mean:.1f}", spread, lead, p, trained, f"{row.seconds:.1f}"]
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

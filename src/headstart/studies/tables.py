@@ -8,7 +8,7 @@ from typing import Any
 
 from headstart.core import registry
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import holm, interval
+from headstart.evaluation.significance import holm, interval, p_told
 from headstart.studies.comparison import Comparison, Resamples, compare, pair
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
@@ -55,10 +55,6 @@ def _signed(value: Any) -> str:
     return f"{value:+.1f}"
 
 
-def _p(value: Any) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def _powers(value: Any) -> str:
     return f"{value:.2g}"
 
@@ -83,8 +79,8 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", _decimals(1)),
         Column("sd", _decimals(1)), Column("low", _decimals(1)), Column("high", _decimals(1)),
         Column(f"lead over {study.reference}", _signed), Column("lead low", _signed), Column("lead high", _signed),
-        Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", _p), Column("p examples", _p),
-        Column("p Holm", _p), Column("trained parameters", _counted), Column("FLOPs", _powers),
+        Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
+        Column("p Holm", p_told), Column("trained parameters", _counted), Column("FLOPs", _powers),
         Column("forgetting", lambda value: f"{value:+.3f}"), Column("overlap", str),
         Column("mean without overlap", _decimals(1)), _word("state"),
     ]  # fmt: skip
@@ -210,7 +206,7 @@ def claims(verdicts: Sequence[Verdict]) -> Table:
     """Return the claims with their verdicts."""
     columns = [
         _word("claim"), _word("contrast"), _word("verdict"), Column("difference", _signed), Column("low", _signed),
-        Column("high", _signed), Column("effect", lambda value: f"{value:+.2f}"), Column("p Holm", _p),
+        Column("high", _signed), Column("effect", lambda value: f"{value:+.2f}"), Column("p Holm", p_told),
         Column("paired runs", str), Column("seeds", str), Column("seeds needed", str),
         Column("power at what was seen", lambda value: f"{value:.0%}"),
     ]  # fmt: skip

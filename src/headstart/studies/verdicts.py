@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import holm
+from headstart.evaluation.significance import holm, p_clause
 from headstart.studies.comparison import Comparison, Resamples, compare, pair
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, named
@@ -44,7 +44,7 @@ class Verdict:
         spread = f"{scale * found.low:+.1f} to {scale * found.high:+.1f}"
         said += (
             f": {self.claim.contrast} by {scale * found.difference:+.1f} ({spread}) over {found.units} paired runs, "
-            f"p {_p(self.p_value)} after Holm's correction"
+            f"{'p unknown' if self.p_value is None else p_clause(self.p_value)} after Holm's correction"
         )
         if found.effect is not None:
             said += f", effect {found.effect:+.2f} standard deviations"
@@ -122,9 +122,3 @@ def _spoken_of(study: Study, claim: Claim, context: Context) -> bool:
     axes = [axis for axis in study.axes if axis not in study.compare]
     levels = dict(zip(axes, context, strict=True))
     return all(levels.get(axis) in named(wanted) for axis, wanted in claim.where.items() if axis in levels)
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

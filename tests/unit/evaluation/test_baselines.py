@@ -14,7 +14,8 @@ from headstart.core.errors import DataError
 from headstart.evaluation.baselines import Baseline, Unsuited, majority
 from headstart.evaluation.correlations import pearson, spearman
 from headstart.evaluation.labels import accuracy
-from headstart.evaluation.svm import C_GRID, Features, svm
+from headstart.evaluation.linear import C_GRID
+from headstart.evaluation.svm import Features, svm
 
 WORDS = [f"word{i}" for i in range(60)]
 
@@ -79,9 +80,9 @@ def test_c_is_the_best_on_validation_and_the_smallest_of_equals(monkeypatch: pyt
     train, validation, test = sentiment(60, 0), sentiment(60, 1), sentiment(60, 2)
     scores = {}
     for C in C_GRID:
-        monkeypatch.setattr("headstart.evaluation.svm.C_GRID", (C,))
+        monkeypatch.setattr("headstart.evaluation.linear.C_GRID", (C,))
         scores[C] = svm(train, validation, test, metric="accuracy", seed=0).chosen["validation_accuracy"]
-    monkeypatch.setattr("headstart.evaluation.svm.C_GRID", C_GRID)
+    monkeypatch.setattr("headstart.evaluation.linear.C_GRID", C_GRID)
     best = svm(train, validation, test, metric="accuracy", seed=0).chosen
     assert best["validation_accuracy"] == max(scores.values())
     assert best["C"] == min(C for C in C_GRID if scores[C] == max(scores.values()))

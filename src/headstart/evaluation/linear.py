@@ -1,0 +1,66 @@
+"""What linear baselines share: which rows they can read, and a C that is chosen on the validation rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headstart.core import registry
+from headstart.core.contracts import Examples
+from headstart.core.errors import DataError
+from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.metrics import about
+
+C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
+Predict = Callable[[Any], list[Any]]
+Encode = Callable[[Examples], Any]
+
+
+def learn(
+    name: str,
+    splits: Sequence[Examples],
+    metric: str,
+    prepare: Callable[[], tuple[Encode, Mapping[str, Any]]],
+    fit: Callable[[Any, Sequence[Any], float], Predict],
+) -> BaselineResult:
+    """Fit one machine for each C on the training rows and let the best on the validation rows predict the test rows.
+
+    `prepare` learns from the training rows how rows become numbers, and what is to be told of it beside C; it is asked
+    only where there is something to learn. `fit` makes a machine of numbers, gold values and C.
+    """
+    started = time.perf_counter()
+    train, validation, test = splits
+    _require_suited(train, about(metric).of)
+    if not len(train) or not len(validation):
+        empty = "training" if not len(train) else "validation"
+        raise DataError(
+            f"the {name} baseline has no {empty} rows", do="It needs both: C is chosen on the validation rows"
+        )
+    if about(metric).of == "label" and len(set(train.labels)) < 2:
+        why = {"C": None, "reason": "the training rows hold one label"}
+        return BaselineResult([train.labels[0]] * len(test), why, time.perf_counter() - started)
+    encode, told = prepare()
+    rows, held_out = encode(train), encode(validation)
+    measure = registry.resolve("metrics", metric)
+    best_score, best_C, best = -np.inf, C_GRID[0], None
+    for C in C_GRID:
+        predict = fit(rows, train.labels, C)
+        score = measure(validation.labels, predict(held_out))
+        if score > best_score:
+            best_score, best_C, best = score, C, predict
+    assert best is not None
+    predictions = best(encode(test)) if len(test) else []
+    chosen = {"C": best_C, f"validation_{metric}": float(best_score), **told}
+    return BaselineResult(predictions, chosen, time.perf_counter() - started)
+
+
+def _require_suited(train: Examples, gold: str) -> None:
+    """Refuse what a linear machine over texts cannot learn."""
+    if gold not in ("label", "number"):
+        raise Unsuited(f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}")
+    odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)
+    if odd is not None:
+        raise Unsuited(f"it reads texts, and the column {odd!r} holds something else")
