@@ -19,7 +19,7 @@ STEPS = 60
 # The quickstart's text and recipes, at a size that takes seconds. Every step is logged, and a checkpoint is written
 # after nearly every one, so that a run can be stopped anywhere.
 TINY_PRETRAIN = (
-    "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
+    "warm_start=null", "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
     f"training.budget={STEPS} steps", "training.row_length=32", "training.batch_tokens=512", "training.evaluations=2",
     "training.logging_steps=1", "training.save_minutes=0.001",
 )  # fmt: skip

@@ -17,7 +17,8 @@ STEPS = 16
 
 # Every step is logged, and saved if there is time: about as long is spent in saves as in steps.
 _COMMON = (
-    "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps", "training.evaluations=2",
+    "warm_start=null", "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps",
+    "training.evaluations=2",
     "training.logging_steps=1", "training.save_minutes=0.0005", "training.micro_batch_size=8",
     "training.precision=fp32", "corpus.files=[{corpus}]", "corpus.prepared={prepared}", "training.batch_tokens=512",
 )  # fmt: skip
