@@ -16,21 +16,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-TESTS = Path(__file__).parent
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart" / "data"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share something dear with one worker, so that two workers do not make it twice.
-
-    A file's tests share its fixtures, the tests of runs and of faults their folder's. Contracts are thousands of cases
-    of a few files, and are dealt out one by one.
-    """
-    for item in items:
-        folder, *rest = item.path.relative_to(TESTS).parts
-        if folder != "contracts":
-            group = folder if folder in ("runs", "faults") else "/".join([folder, *rest])
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
