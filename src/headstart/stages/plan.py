@@ -77,7 +77,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
             trial = timed(loop)
         per_token, speed = loop.phases.all[0].flops_per_token, trial.tokens_per_second
         batch_tokens = recipe.training.rows_of(phase.length) * phase.length
-        part = phase.share * _tokens(budget, speed, per_token, batch_tokens, corpus_tokens)
+        part = phase.share * tokens_of(budget, speed, per_token, batch_tokens, corpus_tokens)
         tokens, updates = tokens + part, updates + part / batch_tokens
         flops, seconds = flops + per_token * part, seconds + part / speed
     tag = forecast_tag(flops, flops / seconds, recipe.cost, tokens=round(tokens))
@@ -120,7 +120,7 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
             loop = loop_of(learner, settings, recipe.training.batch_size, recipe.seed, Path(work), "")
             trial = timed(loop)
         per_token, speed, length = loop.phases.all[0].flops_per_token, trial.tokens_per_second, trial.tokens_per_sample
-        tokens = _tokens(
+        tokens = tokens_of(
             Budget.parse(settings.budget), speed, per_token, recipe.training.batch_size * length,
             count * features * length,
         )  # fmt: skip
@@ -139,7 +139,8 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tokens(budget: Budget, speed: float, per_token: float, batch_tokens: float, epoch_tokens: float) -> float:
+def tokens_of(budget: Budget, speed: float, per_token: float, batch_tokens: float, epoch_tokens: float) -> float:
+    """Return the tokens that a budget of any unit buys."""
     match budget.unit:
         case "seconds":
             return budget.amount * speed

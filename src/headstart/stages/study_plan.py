@@ -187,10 +187,7 @@ def _by_speed(recipe: Mapping[str, Any], labels: int, known: Mapping[str, Any]) 
     per_token, speed = known["size"]["FLOPs per token"], known["tokens_per_second"]
     length = min(settings.max_length, _tokens_a_row(splits.train))
     rows = min(labels, len(splits.train))
-    tokens = {
-        "epochs": budget.amount * rows * length, "steps": budget.amount * settings.batch_size * length,
-        "tokens": budget.amount, "seconds": budget.amount * speed, "flops": budget.amount / per_token,
-    }[budget.unit]  # fmt: skip
+    tokens = plan.tokens_of(budget, speed, per_token, settings.batch_size * length, rows * length)
     # A look at held-out rows goes forwards alone, a third of a step.
     looked_at = (len(splits.validation) * settings.evaluations + len(splits.test)) * length / 3
     flops = (tokens + looked_at) * per_token
