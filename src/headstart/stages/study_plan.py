@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,15 +17,18 @@ from headstart.core.errors import HeadstartError
 from headstart.evaluation.cost import CostConfig, PriceTag, forecast_tag
 from headstart.stages import plan
 from headstart.stages.finetune import FinetuneRecipe, read_data
+from headstart.stages.study_cells import RESULT
 from headstart.stages.study_executors import local_workers
 from headstart.stages.study_graph import build
 from headstart.studies.definition import Study
-from headstart.studies.graph import Graph, Node, is_finished
+from headstart.studies.graph import Graph, Node, home, is_finished
 from headstart.training.budget import Budget
 
 _NOT_FORESEEN = "baseline", "overlap", "prepare"
 _TOKENS_A_WORD, _SPECIAL_TOKENS = 1.3, 3
 _ROWS_READ = 256
+_ALL = 10**9
+"""Stands for all labels where numbers of them are compared."""
 _UNKNOWN_COST = "not foreseen"
 
 
@@ -68,13 +73,17 @@ def run(study: Study) -> StudyPlan:
     speeds: dict[str, dict[str, Any]] = {}
     for nodes in groups.values():
         todo = [node for node in nodes if not is_finished(study.output, node.id)]
-        part = Part(_name(nodes[0]), len(nodes), len(todo))
+        part = Part(_name(nodes[0], made.graph), len(nodes), len(todo))
         made.parts.append(part)
         if nodes[0].kind in _NOT_FORESEEN:
             part.note = "seconds each" if nodes[0].kind == "baseline" else "reads the corpus once"
         elif todo:
             try:
-                part.tag = _pretraining(todo, speeds) if nodes[0].kind == "pretrain" else _finetuning(todo, speeds)
+                if nodes[0].kind == "pretrain":
+                    part.tag = _pretraining(todo, speeds)
+                else:
+                    there = [node for node in nodes if is_finished(study.output, node.id)]
+                    part.tag = _finetuning(todo, _measured(study.output, there), speeds)
             except HeadstartError as error:
                 part.note = f"{_UNKNOWN_COST}: {error}"
     return made
@@ -92,7 +101,8 @@ def render(made: StudyPlan) -> str:
         f"{'to compute':<12}{len(graph.nodes):,} cells ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}); "
         f"{there:,} are there",
     ]
-    lines += [f"{'shared':<12}{_name(node)} ({node.id}) serves {count:,} cells" for node, count in graph.shared()]
+    for node, count in graph.shared():
+        lines.append(f"{'shared':<12}{_name(node, graph)} ({node.id}) serves {count:,} cells")
     twice = len(graph.cells) - len({cell.node for cell in graph.cells})
     if twice:
         lines.append(f"{'shared':<12}{twice:,} places of the table are filled by cells of other places")
@@ -121,10 +131,11 @@ def _group(node: Node) -> str:
     return config.fingerprint({"kind": node.kind, "recipe": recipe})
 
 
-def _name(node: Node) -> str:
+def _name(node: Node, graph: Graph) -> str:
     recipe = node.recipe
     if node.kind == "finetune":
-        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {_short(recipe['model'])}"
+        origin = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
+        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {origin}"
     if node.kind == "baseline":
         return f"{recipe['baseline']} on {_short(recipe['data']['test'])}"
     if node.kind == "overlap":
@@ -144,21 +155,46 @@ def _pretraining(nodes: list[Node], speeds: dict[str, dict[str, Any]]) -> PriceT
     return sum([tag] * (len(nodes) - 1), tag)
 
 
-def _finetuning(nodes: list[Node], speeds: Mapping[str, Mapping[str, Any]]) -> PriceTag:
-    """Forecast cells that differ by seed and labels: the fewest and the most labels are timed, the rest lie between."""
-    labels = sorted({node.recipe["data"]["labels"] or 10**9 for node in nodes})
+def _finetuning(
+    nodes: list[Node], measured: Mapping[int, PriceTag], speeds: Mapping[str, Mapping[str, Any]]
+) -> PriceTag:
+    """Forecast cells that differ by seed and labels: a seed costs what its siblings did, the others are timed.
+
+    Where labels decide how long a cell trains, the fewest and the most of them are timed, and the rest lie between.
+    """
+    recipe, tags = nodes[0].recipe, dict(measured)
+    missing = sorted({_labels(node) for node in nodes} - set(tags))
     parent = nodes[0].parents[0] if nodes[0].parents else None
     if parent is not None and parent in speeds:
-        tags = {count: _by_speed(nodes[0].recipe, count, speeds[parent]) for count in labels}
-    else:
-        ends = {count: _timed(nodes[0].recipe, count) for count in {labels[0], labels[-1]}}
-        tags = {count: _between(ends, count) for count in labels}
-    each = [tags[node.recipe["data"]["labels"] or 10**9] for node in nodes]
+        tags |= {count: _by_speed(recipe, count, speeds[parent]) for count in missing}
+    elif missing:
+        ends = {missing[0], missing[-1]} if _budget(recipe).unit == "epochs" else {missing[-1]}
+        timed = {count: _timed(recipe, count) for count in ends}
+        tags |= {count: _between(timed, count) for count in missing}
+    each = [tags[_labels(node)] for node in nodes]
     return sum(each[1:], each[0])
 
 
+def _measured(output: Path, finished: list[Node]) -> dict[int, PriceTag]:
+    """Return what a cell of each number of labels cost, from those that are there."""
+    found: dict[int, PriceTag] = {}
+    for node in finished:
+        known = json.loads((home(output, node.id) / RESULT).read_text(encoding="utf-8"))
+        if "cost" in known:
+            found[_labels(node)] = PriceTag.from_dict(known["cost"])
+    return found
+
+
+def _labels(node: Node) -> int:
+    return node.recipe["data"]["labels"] or _ALL
+
+
+def _budget(recipe: Mapping[str, Any]) -> Budget:
+    return Budget.parse(recipe["adaptation"].get("budget") or recipe["training"]["budget"])
+
+
 def _timed(recipe: Mapping[str, Any], labels: int) -> PriceTag:
-    asked = {**recipe, "data": {**recipe["data"], "labels": labels if labels < 10**9 else None}}
+    asked = {**recipe, "data": {**recipe["data"], "labels": labels if labels < _ALL else None}}
     return PriceTag.from_dict(plan.run(asked)["forecast"])
 
 
@@ -183,11 +219,10 @@ def _by_speed(recipe: Mapping[str, Any], labels: int, known: Mapping[str, Any]) 
     task: Task = registry.build("tasks", filled.task)
     splits = read_data(filled.data, task)
     settings = filled.training
-    budget = Budget.parse(recipe["adaptation"].get("budget") or settings.budget)
     per_token, speed = known["size"]["FLOPs per token"], known["tokens_per_second"]
     length = min(settings.max_length, _tokens_a_row(splits.train))
     rows = min(labels, len(splits.train))
-    tokens = plan.tokens_of(budget, speed, per_token, settings.batch_size * length, rows * length)
+    tokens = plan.tokens_of(_budget(recipe), speed, per_token, settings.batch_size * length, rows * length)
     # A look at held-out rows goes forwards alone, a third of a step.
     looked_at = (len(splits.validation) * settings.evaluations + len(splits.test)) * length / 3
     flops = (tokens + looked_at) * per_token
