@@ -29,9 +29,15 @@ class HeadConfig(PreTrainedConfig):
 
 
 class Head(PreTrainedModel):
-    """Base of the heads; a subclass builds its layers and calls `post_init`."""
+    """Base of the heads; a subclass builds its layers and calls `post_init`. It has no table of token vectors."""
 
     config_class = HeadConfig
+
+    def get_input_embeddings(self) -> None:  # type: ignore[override]
+        """Return nothing: a head reads states."""
+
+    def get_output_embeddings(self) -> None:
+        """Return nothing: tokens are told by the network's own output."""
 
 
 def beside(network: PreTrainedModel, part: str, kind: type[HeadT], output_size: int) -> HeadT:

@@ -24,11 +24,11 @@ _NOTHING = "."
 
 
 def count(recipe: OverlapRecipe, work: Path) -> dict[str, Any]:
-    """Return the rows of the test set of which some text holds n words in a row that the corpus holds too."""
+    """Return the rows of which some text, gold left aside, holds n words in a row that the corpus holds too."""
     engine.load()
     task: Task = registry.build("tasks", recipe.task)
-    rows = labelled.read(recipe.test, [column for column in task.columns("test") if column.kind.is_text])
-    columns = {name: [text.strip() or _NOTHING for text in texts] for name, texts in rows.columns.items()}
+    rows = labelled.read(recipe.test, [column for column in task.columns("test") if not column.is_gold])
+    columns = {name: [_text(value) or _NOTHING for value in values] for name, values in rows.columns.items()}
     items = work / "items.parquet"
     pq.write_table(pa.table(columns), items)
     entry = EvaluationSet(name="test", files=[str(items)], text=list(columns))
@@ -40,6 +40,11 @@ def count(recipe: OverlapRecipe, work: Path) -> dict[str, Any]:
     # Items are numbered column by column.
     held = sorted({item % len(rows) for item in finder.found})
     return {"rows": held, "of": len(rows), "texts_too_short": facts["too_short"], "words": recipe.words}
+
+
+def _text(value: str | Sequence[str]) -> str:
+    """Return a text, of a list of words or choices all of them in a row."""
+    return (value if isinstance(value, str) else " ".join(value)).strip()
 
 
 def _column() -> Any:

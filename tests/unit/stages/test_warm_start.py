@@ -23,8 +23,13 @@ def recipe(way, recipe_of, output, **changes):
     [
         ({"name": "masked_lm"}, {"family": "encoder", "size": "tiny"}),
         ({"name": "replaced_token"}, {"family": "encoder", "kind": "electra", "size": "tiny"}),
+        ({"name": "span_boundary"}, {"family": "encoder", "size": "tiny"}),
+        ({"name": "next_sentence"}, {"family": "encoder", "size": "tiny"}),
+        ({"name": "sentence_order"}, {"family": "encoder", "size": "tiny"}),
         ({"name": "span_corruption"}, {"family": "encoder-decoder", "size": "tiny"}),
+        ({"name": "denoising"}, {"family": "encoder-decoder", "kind": "bart", "size": "tiny"}),
         ({"name": "causal_lm"}, {"family": "decoder", "size": "tiny"}),
+        ({"name": "permuted_lm"}, {"family": "xlnet", "size": "tiny"}),
     ],
 )
 def test_embeddings_start_where_the_counts_say(way, recipe_of, tmp_path, objective, backbone):
