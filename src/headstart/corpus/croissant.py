@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from headstart.core.artifact import sha256
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 _CONTEXT: dict[str, Any] = {
@@ -20,6 +17,7 @@ _CONTEXT: dict[str, Any] = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
     "examples": {"@id": "cr:examples", "@type": "@json"},
     "extract": "cr:extract",
     "field": "cr:field",
@@ -71,35 +69,20 @@ def describe(facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "license": licences or ["not given"],
         "version": "1.0.0",
         "inLanguage": list(facts["languages"]),
-        "distribution": [entry for split in splits for entry in _files(split, folder)],
+        "distribution": [_files(split) for split in splits],
         "recordSet": [_records(split) for split in splits],
     }
 
 
-def _files(split: str, folder: Path) -> list[dict[str, Any]]:
-    """Describe one folder of parquet files: the folder, hashed over its files, and the set of them."""
-    files = sorted((folder / "documents" / split).glob("*.parquet"))
-    total = hashlib.sha256("".join(f"{file.name}:{sha256(file)}\n" for file in files).encode()).hexdigest()
-    size = sum(file.stat().st_size for file in files)
-    return [
-        {
-            "@type": "cr:FileObject",
-            "@id": f"folder-{split}",
-            "name": f"folder-{split}",
-            "contentUrl": f"documents/{split}",
-            "contentSize": f"{size} B",
-            "encodingFormat": "application/x-parquet",
-            "sha256": total,
-        },
-        {
-            "@type": "cr:FileSet",
-            "@id": f"parquet-{split}",
-            "name": f"parquet-{split}",
-            "containedIn": {"@id": f"folder-{split}"},
-            "encodingFormat": "application/x-parquet",
-            "includes": "*.parquet",
-        },
-    ]
+def _files(split: str) -> dict[str, Any]:
+    """Describe the parquet files of a split, by a path from where this metadata lies; the manifest has their hashes."""
+    return {
+        "@type": "cr:FileSet",
+        "@id": f"parquet-{split}",
+        "name": f"parquet-{split}",
+        "encodingFormat": "application/x-parquet",
+        "includes": f"documents/{split}/*.parquet",
+    }
 
 
 def _records(split: str) -> dict[str, Any]:
