@@ -25,6 +25,15 @@ class FrozenBody(torch.nn.Module):
         self.room = cache_bytes
         self.known: dict[bytes, torch.Tensor] = {}
         self.kind: type[ModelOutput] = BaseModelOutput
+        self.flops_per_token = 0.0
+        """What reading a token for the first time costs, as counted by whoever trains."""
+        self.tokens_read = 0
+        """Tokens that went through the body in training, and not through memory."""
+
+    @property
+    def flops(self) -> float:
+        """Return what the body has computed in training."""
+        return self.flops_per_token * self.tokens_read
 
     def train(self, mode: bool = True) -> FrozenBody:
         """Stay in evaluation mode whatever the loop asks for."""
@@ -49,6 +58,8 @@ class FrozenBody(torch.nn.Module):
                 output = self.body(**chosen)
                 states = self.reads(output)
             self.kind = type(output)
+            if torch.is_grad_enabled():
+                self.tokens_read += int(real[missing].sum())
             for place, row in enumerate(missing):
                 found[keys[row]] = states[place][real[row]]
                 self._remember(keys[row], found[keys[row]])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -59,6 +61,7 @@ class OnTopModel(PreTrainedModel):
         self.network: PreTrainedModel = network or getattr(transformers, self.auto_class).from_config(config.plain())
         width = getattr(self.network.config, "hidden_size", 0)
         self.top = top or build_top(config.top, self.reads.last, width, config.hidden)
+        self._is_bare = False
         self.base_model.register_forward_pre_hook(self._ask, with_kwargs=True)
         self.base_model.register_forward_hook(self._put_on_top)
         self.post_init()
@@ -80,12 +83,23 @@ class OnTopModel(PreTrainedModel):
         """Return what the plain network's head makes of the states that the part on top gives it."""
         return self.network(*arguments, **inputs)
 
+    @contextmanager
+    def bare(self) -> Iterator[nn.Module]:
+        """Give the body as it is without the part on top, for as long as the context lasts."""
+        self._is_bare = True
+        try:
+            yield self.base_model
+        finally:
+            self._is_bare = False
+
     def _ask(self, _: nn.Module, arguments: Any, inputs: dict[str, Any]) -> Any:
         """Let the body tell the states of its layers where they are read."""
-        return arguments, {**inputs, "output_hidden_states": self.reads.last > 0}
+        return arguments, inputs if self._is_bare else {**inputs, "output_hidden_states": self.reads.last > 0}
 
     def _put_on_top(self, body: nn.Module, _: Any, output: ModelOutput) -> ModelOutput:
         """Give the head what the part on top makes of them."""
+        if self._is_bare:
+            return output
         return dressed(body, type(output), self.top(self.reads(output)))
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -53,6 +53,7 @@ def majority(train: Examples, validation: Examples, test: Examples, *, metric: s
         raise DataError("the majority baseline has no training rows", do="Give at least one labelled row")
     match about(metric).of:
         case "number":
+            require_numbers(train)
             answer: Any = float(np.mean([float(label) for label in train.labels]))
             predictions = [answer] * len(test)
         case "label":
@@ -64,6 +65,12 @@ def majority(train: Examples, validation: Examples, test: Examples, *, metric: s
         case other:
             raise Unsuited(f"gold values of the kind {other!r} have no most frequent one that would answer a new row")
     return BaselineResult(predictions, {"answer": answer}, time.perf_counter() - started)
+
+
+def require_numbers(train: Examples) -> None:
+    """Refuse training rows without a number to learn, as pairs for a contrastive loss are."""
+    if any(isinstance(label, bool) or not isinstance(label, int | float) for label in train.labels):
+        raise Unsuited("it predicts a number, and the training rows have none")
 
 
 def _by_word(train: Examples, test: Examples, otherwise: Any) -> list[Any]:

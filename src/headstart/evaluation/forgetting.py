@@ -15,15 +15,25 @@ class Forgetting:
     """What is measured, as a table's head says it."""
     before: float
     after: float
+    lower_is_better: bool = False
 
     @property
     def change(self) -> float:
         """Return what the adaptation added to the number."""
         return self.after - self.before
 
+    @property
+    def lost(self) -> float:
+        """Return by how much the body is worse than it was."""
+        return self.change if self.lower_is_better else -self.change
+
 
 def before_and_after(
-    what: str, model: Any, value_of: Callable[[Any], float], of_checkpoint: Callable[[], float]
+    what: str,
+    model: Any,
+    value_of: Callable[[Any], float],
+    of_checkpoint: Callable[[], float],
+    lower_is_better: bool = False,
 ) -> Forgetting:
     """Measure a body as it was and as an adaptation left it.
 
@@ -34,8 +44,8 @@ def before_and_after(
     after = value_of(model)
     adapter = getattr(model, "active_peft_config", None)
     if adapter is None:
-        return Forgetting(what, of_checkpoint(), after)
+        return Forgetting(what, of_checkpoint(), after, lower_is_better)
     if adapter.is_prompt_learning:
-        return Forgetting(what, after, after)
+        return Forgetting(what, after, after, lower_is_better)
     with model.disable_adapter():
-        return Forgetting(what, value_of(model), after)
+        return Forgetting(what, value_of(model), after, lower_is_better)

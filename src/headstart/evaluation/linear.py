@@ -11,7 +11,7 @@ import numpy as np
 from headstart.core import registry
 from headstart.core.contracts import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.baselines import BaselineResult, Unsuited, require_numbers
 from headstart.evaluation.metrics import about
 
 C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -33,7 +33,7 @@ def learn(
     """
     started = time.perf_counter()
     train, validation, test = splits
-    _require_suited(train, about(metric).of)
+    _require_suited(splits, about(metric).of)
     if not len(train) or not len(validation):
         empty = "training" if not len(train) else "validation"
         raise DataError(
@@ -57,8 +57,13 @@ def learn(
     return BaselineResult(predictions, chosen, time.perf_counter() - started)
 
 
-def _require_suited(train: Examples, gold: str) -> None:
+def _require_suited(splits: Sequence[Examples], gold: str) -> None:
     """Refuse what a linear machine over texts cannot learn."""
+    train = splits[0]
+    if gold == "number":
+        require_numbers(train)
+    if not all(train.columns.keys() <= split.columns.keys() for split in splits):
+        raise Unsuited("it reads the same columns in all splits, and held-out rows lack some of the training rows'")
     if gold not in ("label", "number"):
         raise Unsuited(f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}")
     odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from headstart.adaptation.frozen import FrozenBody
 from headstart.core.contracts import (
     Adaptation,
     Batch,
@@ -167,12 +168,13 @@ def run_cell(
                 outcome = loop.run([*trackers, meter])
         else:
             outcome = _untrained(learner, settings)
+        meter.flops = outcome.progress.flops + sum(body.flops for body in _frozen(model))
         details = {"trainable_parameters": trainable(model), "parameters": size(model)}
         model = adaptation.finish(model)
         with _autocast(model, settings):
             predictions = predict(model, task, test, reading)
     progress = outcome.progress
-    meter.tokens, meter.flops = progress.tokens, progress.flops
+    meter.tokens = progress.tokens
     cell = Cell(
         method, seed, predictions,
         test=metrics.compute(task.metrics(), splits.test.labels, predictions),
@@ -193,10 +195,18 @@ def loop_of(
     size = min(batch_size, len(learner))
     first = learner.batch([Sample(0, index) for index in range(size)])
     per_token = flops_per_token(learner.module, first, learner.tokens(first))
+    for body in _frozen(learner.module):
+        # It has read these texts now: the second step has the part on top alone to compute, as most steps will.
+        remembered = flops_per_token(learner.module, first, learner.tokens(first))
+        body.flops_per_token, per_token = per_token - remembered, remembered
     return Loop(
         learner, settings, batch_size=size, seed=seed, folder=work, fingerprint=fingerprint,
         flops_per_token=per_token, keep_best=True,
     )  # fmt: skip
+
+
+def _frozen(model: torch.nn.Module) -> list[FrozenBody]:
+    return [module for module in model.modules() if isinstance(module, FrozenBody)]
 
 
 def trainable(model: torch.nn.Module) -> int:

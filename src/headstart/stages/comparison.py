@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headstart.evaluation.forgetting import Forgetting
@@ -36,7 +36,7 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
         lead = None
         if method != chosen:
             ours, theirs = [c.predictions for c in cells[chosen]], [c.predictions for c in runs]
-            lead = paired_bootstrap(gold, ours, theirs, metric)
+            lead = _as_lead(paired_bootstrap(gold, ours, theirs, metric), metric)
         energies = [cell.cost.get("kwh") for cell in runs]
         table.append(
             Row(
@@ -51,6 +51,13 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
             )
         )
     return table
+
+
+def _as_lead(found: Comparison, metric: str) -> Comparison:
+    """Turn a difference of a metric of which less is better, so that whoever is better leads by more than nought."""
+    if not about(metric).lower_is_better:
+        return found
+    return replace(found, difference=-found.difference, low=-found.high, high=-found.low)
 
 
 def failed(runs: Sequence[Cell], majority: Sequence[Cell], metric: str) -> tuple[int, ...]:
@@ -99,7 +106,7 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
         if points == "0.0":
             said.append(f"{chosen} and {row.method} score alike in {metric} ({spread}{unit and ' points'}).")
             continue
-        verb = "beats" if (row.lead.difference > 0) != known.lower_is_better else "loses to"
+        verb = "beats" if row.lead.difference > 0 else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
             f"{chosen} {verb} {row.method} by {points} {unit}{metric} ({spread}, {p_clause(row.lead.p_value)}){clear}."
@@ -116,7 +123,7 @@ def _forgetting(runs: Sequence[Cell]) -> Forgetting | None:
     if not found:
         return None
     before, after = (sum(getattr(one, side) for one in found) / len(found) for side in ("before", "after"))
-    return Forgetting(found[0].what, before, after)
+    return replace(found[0], before=before, after=after)
 
 
 def _cells(row: Row, scale: float) -> list[str]:

@@ -11,7 +11,7 @@ from operator import add
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core import artifact, config, registry
@@ -32,6 +32,9 @@ from headstart.training.settings import TrainingSettings
 
 ADAPTER = "adapter_config.json"
 """The file by which peft knows a folder that holds an adapter in place of a whole model."""
+
+_FROM_NOTHING = "scratch"
+"""The adaptation that keeps nothing of the checkpoint, and so has nothing to forget."""
 
 
 class LabelledData(Section):
@@ -89,7 +92,22 @@ class FinetuneRecipe(Section):
             if name not in known:
                 hint = registry.suggest(name, known) or ";"
                 raise ValueError(f"{name!r} is neither a baseline nor an adaptation{hint} known: {', '.join(known)}.")
+        names = [entry if isinstance(entry, str) else entry["name"] for entry in value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"company names {twice!r} twice; a run has one method of a name, a study may have more.")
         return value
+
+    @model_validator(mode="after")
+    def _apart(self) -> FinetuneRecipe:
+        chosen = getattr(self.adaptation, registry.SELECTOR["adaptations"])
+        for entry in self.company:
+            if isinstance(entry, dict) and entry["name"] == chosen and len(entry) > 1:
+                raise ValueError(
+                    f"company has settings for {chosen!r}, which is the adaptation itself; a run has one method of a "
+                    "name, a study may have more."
+                )
+        return self
 
 
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
@@ -123,6 +141,15 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     return folder.path
 
 
+class UnfitAdaptation(RecipeError):
+    """The recipe's own adaptation cannot serve its task on its checkpoint; `reason` says why, as a clause."""
+
+    def __init__(self, reason: str, *arguments: Any, **told: Any) -> None:
+        """Hold the reason beside the whole message."""
+        super().__init__(*arguments, **told)
+        self.reason = reason
+
+
 def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None], dict[str, str]]:
     """Return the methods that can serve the task on this checkpoint, and why the others of its company cannot."""
     source = CheckpointFolder(recipe.model, task, recipe.seed)
@@ -137,7 +164,8 @@ def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None
             methods[name] = section
         elif section is recipe.adaptation:
             kind = getattr(recipe.task, registry.SELECTOR["tasks"])
-            raise RecipeError(
+            raise UnfitAdaptation(
+                reason,
                 f"adaptation {name!r} does not serve the task {kind!r} on {recipe.model}, of the family "
                 f"{source.family} and the kind {source.kind}: {reason}",
                 do="Choose another adaptation, task or checkpoint",
@@ -221,7 +249,7 @@ def _cell(
     else:
         work = folder.path / "work" / home.name
         cell, model = run_adaptation(recipe, task, splits, method, section, seed, work, folder.fingerprint, quiet)
-        if known_before is not None:
+        if known_before is not None and method != _FROM_NOTHING:
             cell.details["forgetting"] = asdict(known_before.forgetting(model))
         logs = folder.path / "logs" / home.name
         shutil.rmtree(logs, ignore_errors=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from transformers import PreTrainedModel
 
+from headstart.adaptation.on_top_network import OnTopModel
 from headstart.evaluation import metrics
 from headstart.evaluation.forgetting import Forgetting, before_and_after
 from headstart.stages.adapt import predict
@@ -55,6 +57,7 @@ class SimilarPairs:
         return self._correlation(self.source.pretrained())
 
     def _correlation(self, model: PreTrainedModel) -> float:
-        body = beneath(model).base_model.to(precision.default_device())
-        found = predict(body, self.task, self.features, self.reading)  # type: ignore[arg-type]
+        plain = beneath(model)
+        with plain.bare() if isinstance(plain, OnTopModel) else nullcontext(plain.base_model) as body:
+            found = predict(body.to(precision.default_device()), self.task, self.features, self.reading)  # type: ignore[arg-type]
         return 100 * metrics.compute(["spearman"], self.gold, found)["spearman"]

@@ -91,7 +91,7 @@ class Pretraining:
         def loss_of(adapted: PreTrainedModel) -> float:
             return self._held_out(self.network(adapted))
 
-        return before_and_after("pre-training loss", model, loss_of, lambda: self._before)
+        return before_and_after("pre-training loss", model, loss_of, lambda: self._before, lower_is_better=True)
 
     @cached_property
     def _before(self) -> float:

@@ -26,7 +26,7 @@ from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.cost import CostConfig, Meter
 from headstart.stages import finetune, pretrain, study_overlap
 from headstart.stages.adapt import Cell, Splits
-from headstart.stages.finetune import FinetuneRecipe
+from headstart.stages.finetune import FinetuneRecipe, UnfitAdaptation
 from headstart.stages.networks import tokenizer_of
 from headstart.stages.prepare import prepare
 from headstart.stages.pretrain import PretrainRecipe
@@ -115,7 +115,12 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     task, splits = _opened(recipe)
     (method, section), *_ = finetune.methods_of(recipe)
     assert section is not None
-    finetune.check(recipe, task, splits, finetune.suited(recipe, task)[0])
+    try:
+        methods, _ = finetune.suited(recipe, task)
+    except UnfitAdaptation as error:
+        _publish(node, output, {"left_out": error.reason})
+        return
+    finetune.check(recipe, task, splits, methods)
     known_before = probe(recipe.forgetting, recipe.model)
     cell, model = finetune.run_adaptation(
         recipe, task, splits, method, section, recipe.seed, work, fingerprint=node.id, quiet=True

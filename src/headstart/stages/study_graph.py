@@ -114,6 +114,8 @@ def _reads(baseline: str, key: str) -> bool:
 def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str, Any]) -> None:
     """Add the cells of one trained system, and the pre-training beneath them."""
     finetune = {**raw["finetune"], "output": "cell", "seeds": 1, "company": []}
+    if system.baseline == SCRATCH:
+        finetune["forgetting"] = False  # It keeps nothing of the checkpoint.
     if raw["pretrain"] is not None:
         finetune["model"] = "made by this study"
     recipe = config.to_dict(config.fill(FinetuneRecipe, finetune, where=_place(point, system)))
@@ -164,6 +166,8 @@ def _pretrained(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -
         reads["tokenizer"] = _content(tokenizer)
     if own["backbone"].get("path"):
         reads["checkpoint"] = _content(own["backbone"]["path"])
+    if own["objective"].get("teacher"):
+        reads["teacher"] = _content(own["objective"]["teacher"])
     parents = []
     if own["corpus"].get("prepared") is None:
         asked = {**own, "objective": recipe["objective"]}
@@ -173,6 +177,7 @@ def _pretrained(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -
         parents = [graph.add(Node.addressed("prepare", asked, text, (), reads))]
         own["corpus"] = {**own["corpus"], "prepared": str(home(study.output, parents[0].id))}
     identity = {**identity_of(own), "corpus": _without_paths(own["corpus"])}
+    identity["objective"] = {key: value for key, value in own["objective"].items() if key != "teacher"}
     return graph.add(Node.addressed("pretrain", own, identity, parents, reads))
 
 

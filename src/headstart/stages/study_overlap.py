@@ -42,9 +42,9 @@ def count(recipe: OverlapRecipe, work: Path) -> dict[str, Any]:
     return {"rows": held, "of": len(rows), "texts_too_short": facts["too_short"], "words": recipe.words}
 
 
-def _text(value: str | Sequence[str]) -> str:
-    """Return a text, of a list of words or choices all of them in a row."""
-    return (value if isinstance(value, str) else " ".join(value)).strip()
+def _text(value: Any) -> str:
+    """Return a value as text, of a list of words or choices all of them in a row."""
+    return (" ".join(map(str, value)) if isinstance(value, list) else str(value)).strip()
 
 
 def _column() -> Any:

@@ -21,7 +21,7 @@ from headstart.studies.graph import Node, home, is_finished
 from headstart.studies.grid import Context
 from headstart.studies.page import Report
 from headstart.studies.results import Outcome
-from headstart.studies.tables import Table
+from headstart.studies.tables import FORGOTTEN, FORGOTTEN_IN, Table
 
 PAGE, PLAIN_PAGE = "report.html", "report.md"
 _MOST_RECIPES = 12
@@ -55,10 +55,10 @@ def run(standing: Standing, target: Path | None = None) -> Path:
     return folder / PAGE
 
 
-def _colour(standing: Standing) -> Callable[[str], int]:
-    """Give every system its colour, the same in every picture."""
+def _place(standing: Standing) -> Callable[[str], int]:
+    """Give every system its place among them, and so its looks, the same in every picture."""
     places = {system.name: place for place, system in enumerate(standing.results.systems)}
-    return lambda name: places.get(name.partition(", ")[0], 0) % charts.COLOURS
+    return lambda name: places.get(name, len(places))
 
 
 def _summary(standing: Standing) -> list[str]:
@@ -87,7 +87,7 @@ def _curves(standing: Standing) -> list[str]:
             found = curves.along(study, results, axis, contexts)
             if found:
                 title = ", ".join(slice_) or "Scores"
-                pictures.append(charts.lines(title, axis, _metric(standing, contexts[0]), found, _colour(standing)))
+                pictures.append(charts.lines(title, axis, _metric(standing, contexts[0]), found, _place(standing)))
     return _with_legend(standing, pictures)
 
 
@@ -101,13 +101,13 @@ def _metric(standing: Standing, context: Context) -> str:
 def _fronts(standing: Standing) -> list[str]:
     """Return score against FLOPs and against seconds for each context, the last level of each axis of numbers alone."""
     pictures = []
-    colour = _colour(standing)
+    place = _place(standing)
     for context in _last(standing):
         for unit, cost in _COSTS.items():
             placed = curves.against_cost(standing.results, context, cost, unit)
             if len(placed) >= _LEAST_DOTS:
                 title = f"{', '.join(context) or 'Score'}: {unit}"
-                pictures.append(charts.front(title, unit, _metric(standing, context), placed, colour))
+                pictures.append(charts.front(title, unit, _metric(standing, context), placed, place))
     return _with_legend(standing, pictures)
 
 
@@ -115,7 +115,7 @@ def _with_legend(standing: Standing, pictures: list[str]) -> list[str]:
     names = [(system.name, system.baseline is not None) for system in standing.results.systems]
     if not pictures:
         return []
-    return [charts.legend(names, _colour(standing)), f'<div class="figures">{"".join(pictures)}</div>']
+    return [charts.legend(names, _place(standing)), f'<div class="figures">{"".join(pictures)}</div>']
 
 
 _COSTS: dict[str, Callable[[Outcome], float | None]] = {
@@ -137,22 +137,27 @@ def _last(standing: Standing) -> list[Context]:
 
 
 def _forgetting(standing: Standing) -> list[str]:
-    """Return what each system forgot against what it gained over the reference."""
+    """Return what each system forgot against what it gained over the reference, a picture for each measure of it."""
     pictures = []
     table = standing.scores
     names = [column.name for column in table.columns]
-    gain, lost = names.index(f"lead over {standing.study.reference}"), names.index("forgetting")
+    gain, lost, probe = (names.index(name) for name in (_lead(standing), FORGOTTEN, FORGOTTEN_IN))
     axes = len(names[: names.index("system")])
     for context in standing.results.contexts:
-        rows = [row for row in table.rows if tuple(row[:axes]) == context and None not in (row[gain], row[lost])]
-        placed = [
-            curves.Placed(row[axes], row[lost], row[gain], False, f"{row[axes]}: {row[gain]:+.1f}, {row[lost]:+.3f}")
-            for row in rows
-        ]
-        if placed:
+        found: dict[str, list[tuple[str, float, float]]] = {}
+        for row in table.rows:
+            gained = 0.0 if row[axes] == standing.study.reference else row[gain]
+            if tuple(row[:axes]) == context and None not in (gained, row[lost]):
+                found.setdefault(row[probe], []).append((row[axes], row[lost], gained))
+        for what, rows in found.items():
             title = ", ".join(context) or "Forgetting against gain"
-            pictures.append(charts.front(title, "forgetting", names[gain], placed, _colour(standing)))
+            placed = curves.on_front(rows, lambda name, lost, gained: f"{name}: {gained:+.1f}, forgot {lost:+.3f}")
+            pictures.append(charts.front(title, f"forgotten in {what}", names[gain], placed, _place(standing)))
     return _with_legend(standing, pictures)
+
+
+def _lead(standing: Standing) -> str:
+    return f"lead over {standing.study.reference}"
 
 
 def _training(standing: Standing) -> list[str]:
@@ -162,7 +167,7 @@ def _training(standing: Standing) -> list[str]:
     for node in standing.graph.nodes.values():
         if node.kind == "pretrain" and is_finished(output, node.id):
             logged = _logged(home(output, node.id) / "logs" / "metrics.jsonl")
-            found.append((f"pretrain {node.recipe['objective']['name']}", logged, study_engine.price(output, node.id)))
+            found.append((_pretrained_for(standing, node), logged, study_engine.price(output, node.id)))
     parts = [_traces(standing, "Pre-training", found)] if found else []
     for context in _last(standing):
         rows = []
@@ -178,6 +183,14 @@ def _training(standing: Standing) -> list[str]:
     return parts
 
 
+def _pretrained_for(standing: Standing, node: Node) -> str:
+    """Name a pre-training by the system that alone starts from it, or else by its objective."""
+    nodes = standing.graph.nodes
+    cells = [cell for cell in standing.graph.cells if node.id in nodes[cell.node].parents]
+    users = {cell.system.name for cell in cells if cell.system.baseline is None}
+    return users.pop() if len(users) == 1 else f"pretrain {node.recipe['objective']['name']}"
+
+
 def _traces(standing: Standing, title: str, rows: list[tuple[str, list[dict[str, Any]], dict[str, Any]]]) -> str:
     pictures = []
     for unit, key in (("tokens", "tokens"), ("FLOPs", "flops"), ("kWh", "kwh")):
@@ -189,7 +202,7 @@ def _traces(standing: Standing, title: str, rows: list[tuple[str, list[dict[str,
             if whole and len(dots) > 1:
                 drawn.append((name, dots))
         if drawn:
-            pictures.append(charts.traces(f"{title}: loss over {unit}", unit, "loss", drawn, _colour(standing)))
+            pictures.append(charts.traces(f"{title}: loss over {unit}", unit, "loss", drawn, _place(standing)))
     return f'<div class="figures">{"".join(pictures)}</div>'
 
 

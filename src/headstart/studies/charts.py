@@ -13,6 +13,7 @@ WIDTH, HEIGHT = 640, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 34, 52
 COLOURS = 10
 """Colours of the page's theme, by the classes c0 to c9."""
+_SHAPES = 3
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,32 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-def lines(title: str, x_name: str, y_name: str, curves: Sequence[Curve], colour: Callable[[str], int]) -> str:
+@dataclass(frozen=True)
+class Look:
+    """Colour and shape of one system; where colours are used up, the next shape begins."""
+
+    colour: str
+    shape: int
+
+    @classmethod
+    def of(cls, place: int) -> Look:
+        """Return the looks of the system in this place."""
+        return cls(f"c{place % COLOURS}", place // COLOURS % _SHAPES)
+
+    def drawn(self, x: float, y: float, size: float, attributes: str = "", inside: str = "") -> str:
+        """Draw a circle, a square or a diamond."""
+        if self.shape == 0:
+            form = f'circle cx="{x:.1f}" cy="{y:.1f}" r="{size}"'
+        elif self.shape == 1:
+            form = f'rect x="{x - size:.1f}" y="{y - size:.1f}" width="{2 * size}" height="{2 * size}"'
+        else:
+            far = 1.4 * size
+            corners = ((x, y - far), (x + far, y), (x, y + far), (x - far, y))
+            form = f'polygon points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in corners)}"'
+        return f'<{form} class="dot {self.colour}"{attributes}>{inside}</{form.partition(" ")[0]}>'
+
+
+def lines(title: str, x_name: str, y_name: str, curves: Sequence[Curve], place: Callable[[str], int]) -> str:
     """Draw score over a number, with intervals; baselines are dashed."""
     dots = [dot for curve in curves for dot in curve.dots]
     xs = _scale([dot.x for dot in dots], _LEFT, WIDTH - _RIGHT, is_log=_spans([dot.x for dot in dots]))
@@ -42,7 +68,8 @@ def lines(title: str, x_name: str, y_name: str, curves: Sequence[Curve], colour:
     ys = _scale(ends, HEIGHT - _BOTTOM, _TOP)
     parts = [*_frame(xs, ys, x_name, y_name, sorted({dot.x for dot in dots}))]
     for curve in curves:
-        kind = f"c{colour(curve.name)}" + (" dashed" if curve.is_baseline else "")
+        look = Look.of(place(curve.name))
+        kind = look.colour + (" dashed" if curve.is_baseline else "")
         path = " ".join(f"{xs(dot.x):.1f},{ys(dot.mean):.1f}" for dot in curve.dots)
         parts.append(f'<polyline class="line {kind}" points="{path}"/>')
         for dot in curve.dots:
@@ -50,11 +77,11 @@ def lines(title: str, x_name: str, y_name: str, curves: Sequence[Curve], colour:
             if dot.low is not None and dot.high is not None:
                 whisker = f'<line class="whisker {kind}" x1="{x:.1f}" x2="{x:.1f}"'
                 parts.append(f'{whisker} y1="{ys(dot.low):.1f}" y2="{ys(dot.high):.1f}"/>')
-            parts.append(_dot(x, ys(dot.mean), kind, dot.told))
+            parts.append(_dot(x, ys(dot.mean), look, dot.told))
     return _svg(title, parts)
 
 
-def front(title: str, x_name: str, y_name: str, placed: Sequence[Placed], colour: Callable[[str], int]) -> str:
+def front(title: str, x_name: str, y_name: str, placed: Sequence[Placed], place: Callable[[str], int]) -> str:
     """Draw score against cost, and the front of what no cheaper one beats."""
     xs = _scale([one.cost for one in placed], _LEFT, WIDTH - _RIGHT, is_log=_spans([one.cost for one in placed]))
     ys = _scale([one.score for one in placed], HEIGHT - _BOTTOM, _TOP)
@@ -63,7 +90,7 @@ def front(title: str, x_name: str, y_name: str, placed: Sequence[Placed], colour
     parts.append(f'<polyline class="front" points="{steps}"/>')
     for one in placed:
         x, y = xs(one.cost), ys(one.score)
-        parts.append(_dot(x, y, f"c{colour(one.name)}", one.told, 6))
+        parts.append(_dot(x, y, Look.of(place(one.name)), one.told, 6))
         if one.on_front:  # all of them would stand on each other
             parts.append(_label(x, y, one.name))
     return _svg(title, parts)
@@ -71,27 +98,29 @@ def front(title: str, x_name: str, y_name: str, placed: Sequence[Placed], colour
 
 def traces(
     title: str, x_name: str, y_name: str, found: Sequence[tuple[str, Sequence[tuple[float, float]]]],
-    colour: Callable[[str], int],
+    place: Callable[[str], int],
 ) -> str:  # fmt: skip
     """Draw what was logged over the course of training, a line for each name."""
     xs = _scale([x for _, dots in found for x, _ in dots], _LEFT, WIDTH - _RIGHT)
     ys = _scale([y for _, dots in found for _, y in dots], HEIGHT - _BOTTOM, _TOP)
     parts = [*_frame(xs, ys, x_name, y_name)]
     for name, dots in found:
+        look = Look.of(place(name))
         path = " ".join(f"{xs(x):.1f},{ys(y):.1f}" for x, y in dots)
-        parts.append(f'<polyline class="line c{colour(name)}" points="{path}"><title>{escape(name)}</title></polyline>')
+        parts.append(f'<polyline class="line {look.colour}" points="{path}"><title>{escape(name)}</title></polyline>')
         x, y = dots[-1]
-        parts.append(_dot(xs(x), ys(y), f"c{colour(name)}", f"{name}: {y:.3f} at {x:.3g} {x_name}"))
+        parts.append(_dot(xs(x), ys(y), look, f"{name}: {y:.3f} at {x:.3g} {x_name}"))
     return _svg(title, parts)
 
 
-def legend(names: Sequence[tuple[str, bool]], colour: Callable[[str], int]) -> str:
-    """Return the names with their colours, as a list that wraps."""
-    marks = (
-        f'<li><svg viewBox="0 0 26 10" width="26" height="10" aria-hidden="true"><line class="line c{colour(name)}'
-        f'{" dashed" if is_baseline else ""}" x1="1" x2="25" y1="5" y2="5"/></svg>{escape(name)}</li>'
-        for name, is_baseline in names
-    )
+def legend(names: Sequence[tuple[str, bool]], place: Callable[[str], int]) -> str:
+    """Return the names with their colours and shapes, as a list that wraps."""
+    marks = []
+    for name, is_baseline in names:
+        look = Look.of(place(name))
+        line = f'<line class="line {look.colour}{" dashed" * is_baseline}" x1="1" x2="25" y1="5" y2="5"/>'
+        drawn = f'<svg viewBox="0 0 26 10" width="26" height="10" aria-hidden="true">{line}{look.drawn(13, 5, 4)}</svg>'
+        marks.append(f"<li>{drawn}{escape(name)}</li>")
     return f'<ul class="legend">{"".join(marks)}</ul>'
 
 
@@ -144,12 +173,9 @@ def _number(value: float) -> str:
     return f"{value:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
 
 
-def _dot(x: float, y: float, kind: str, told: str, size: int = 4) -> str:
+def _dot(x: float, y: float, look: Look, told: str, size: int = 4) -> str:
     said = escape(told, quote=True)
-    return (
-        f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size}" tabindex="0" data-cell="{said}">'
-        f"<title>{said}</title></circle>"
-    )
+    return look.drawn(x, y, size, f' tabindex="0" data-cell="{said}"', f"<title>{said}</title>")
 
 
 def _label(x: float, y: float, name: str) -> str:

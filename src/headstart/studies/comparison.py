@@ -21,6 +21,8 @@ from headstart.studies.grid import Context
 from headstart.studies.results import Outcome, Results
 
 SAMPLES = 2000
+_FEWEST = 2
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ class Comparison:
 
     @property
     def effect(self) -> float | None:
-        """Return the difference in standard deviations over the units, corrected for few of them (Hedges 1981)."""
-        if not self.sd:
+        """Return the difference in standard deviations over the units, corrected for few of them (Hedges 1981).
+
+        None where there is none to speak of: of two units the correction leaves nothing, of equal ones no deviation.
+        """
+        if not self.sd or self.units <= _FEWEST:
             return None
         return self.difference / self.sd * (1 - 3 / (4 * (self.units - 1) - 1))
 
@@ -98,22 +103,38 @@ class Resamples:
         missing = {o.node: o for o in outcomes if (o.node, metric) not in self._known}
         named = {node: o.metric if metric == "score" else metric for node, o in missing.items()}
         for name in dict.fromkeys(named.values()):
-            todo = [o for node, o in missing.items() if named[node] == name]
-            gold = todo[0].gold
-            values = resampled(name, gold, [o.predictions for o in todo])
-            rows = [[value(counts) for value in values] for counts in draw(len(gold), self.samples, seed=0)]
-            for place, outcome in enumerate(todo):
-                self._known[outcome.node, metric] = np.concatenate([row[place] for row in rows])
+            for alike in _by_gold([o for node, o in missing.items() if named[node] == name]):
+                gold = alike[0].gold
+                values = resampled(name, gold, [o.predictions for o in alike])
+                rows = [[value(counts) for value in values] for counts in draw(len(gold), self.samples, seed=0)]
+                for place, outcome in enumerate(alike):
+                    self._known[outcome.node, metric] = np.concatenate([row[place] for row in rows])
         return [self._known[o.node, metric] for o in outcomes]
+
+
+def _by_gold(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    """Put those together that answer the same test rows: where a compared axis chooses them, they differ."""
+    found: list[list[Outcome]] = []
+    for one in outcomes:
+        alike = next((group for group in found if group[0].gold == one.gold), None)
+        if alike is None:
+            found.append([one])
+        else:
+            alike.append(one)
+    return found
 
 
 def pair(
     better: Sequence[Mapping[int, Outcome]], worse: Sequence[Mapping[int, Outcome]], resamples: Resamples,
     metric: str = "score",
 ) -> Pair | None:  # fmt: skip
-    """Pair two sides in one context, each the mean of one or more systems; None where they share no seed."""
-    seeds = sorted(set.intersection(*(set(runs) for runs in [*better, *worse])))
-    if not seeds:
+    """Pair two sides in one context, each the mean of one or more systems.
+
+    None where they share no seed, or where the task there does not count the metric.
+    """
+    runs_of_all = [*better, *worse]
+    seeds = sorted(set.intersection(*(set(runs) for runs in runs_of_all)))
+    if not seeds or not all(metric in ("score", *runs[seed].test) for runs in runs_of_all for seed in seeds):
         return None
     differences, drawn = {}, {}
     for seed in seeds:
@@ -159,6 +180,8 @@ def compare(pairs: Sequence[Pair]) -> Comparison | None:
     nearer, further = two_sided / 2, 1 - two_sided / 2
     by_seeds = (nearer, further) if observed > 0 else (further, nearer) if observed < 0 else (1.0, 1.0)
     sd = float(units.std(ddof=1)) if len(units) > 1 else None
+    if sd is not None and sd <= _ROUNDING * max(1.0, abs(observed)):
+        sd = 0.0
     return Comparison(
         observed, float(low), float(high), sd, len(units), len(merged), of_all**0.5, of_each**0.5, by_seeds,
         (above, below),

@@ -102,11 +102,12 @@ def overtaking(study: Study, results: Results, axis: str) -> Table | None:
 
 
 def told(found: Crossing, first: float, last: float) -> str:
-    """Say where a crossing lies: never, from the first on, or at a number with its interval."""
+    """Say where a crossing lies: never, from the first on, or at a number, with its interval where that is wider."""
     if found.at is None:
         return "never"
-    if found.at <= first * 1.0001:
-        return f"from {first:,.0f}"
     low = f"{found.low:,.0f}" if found.low is not None else f"{first:,.0f}"
     high = f"{found.high:,.0f}" if found.high is not None else f"> {last:,.0f}"
-    return f"{found.at:,.0f} ({low} to {high})"
+    is_first = found.at <= first * 1.0001
+    if is_first and found.high is not None and found.high <= first * 1.0001:
+        return f"from {first:,.0f}"
+    return f"{'from ' * is_first}{found.at:,.0f} ({low} to {high})"

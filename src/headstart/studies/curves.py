@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,8 +110,8 @@ def _dot(x: float, runs: Mapping[int, Outcome], name: str) -> Dot:
 def crossings(study: Study, results: Results, axis: str, contexts: Sequence[Context]) -> list[Crossing]:
     """Return where each system overtakes each baseline, on means over seeds, with an interval over redrawn seeds.
 
-    Between two numbers of the axis the scores are joined by straight lines over the logarithm. A system has overtaken
-    from the point on after which it stays above.
+    Between two numbers of the axis the scores are joined by straight lines over the logarithm, where nought has one.
+    A system has overtaken from the point on after which it stays above.
     """
     axes = [name for name in study.axes if name not in study.compare]
     place = axes.index(axis)
@@ -143,25 +143,27 @@ def _crossing(system: str, baseline: str, xs: list[float], gaps: list[dict[int, 
     if not seeds:
         return Crossing(system, baseline, None, None, None, math.nan)
     table = np.array([[gap[seed] for gap in gaps] for seed in seeds])
-    logs = np.log(np.array(xs))
+    is_log = min(xs) > 0
+    places = np.log(np.array(xs)) if is_log else np.array(xs)
     drawn = randomness.generator(0, 0, len(seeds), "crossing").integers(0, len(seeds), size=(_REDRAWN, len(seeds)))
-    redrawn = np.array([first_above(logs, table[row].mean(axis=0)) for row in drawn])
-    at = first_above(logs, table.mean(axis=0))
+    redrawn = np.array([first_above(places, table[row].mean(axis=0)) for row in drawn])
+    at = first_above(places, table.mean(axis=0))
     crossed = np.isfinite(redrawn)
     low, high = _quantiles(redrawn)
-    return Crossing(system, baseline, _exp(at), _exp(low), _exp(high), float(crossed.mean()))
+    at, low, high = ((math.exp(place) if is_log else place) for place in (at, low, high))
+    return Crossing(system, baseline, _finite(at), _finite(low), _finite(high), float(crossed.mean()))
 
 
-def first_above(logs: Floats, gap: Floats) -> float:
+def first_above(places: Floats, gap: Floats) -> float:
     """Return from where on a line through the gaps stays above nought; infinity where it ends below."""
     if gap[-1] <= 0:
         return math.inf
     below = np.flatnonzero(gap <= 0)
     if not len(below):
-        return float(logs[0])
+        return float(places[0])
     place = int(below[-1])
     share = -gap[place] / (gap[place + 1] - gap[place])
-    return float(logs[place] + share * (logs[place + 1] - logs[place]))
+    return float(places[place] + share * (places[place + 1] - places[place]))
 
 
 def _quantiles(values: Floats) -> tuple[float, float]:
@@ -170,8 +172,8 @@ def _quantiles(values: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _exp(value: float) -> float | None:
-    return math.exp(value) if math.isfinite(value) else None
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else value
 
 
 @dataclass(frozen=True)
@@ -189,18 +191,29 @@ def against_cost(
     results: Results, context: Context, cost: Callable[[Outcome], float | None], unit: str
 ) -> list[Placed]:
     """Place the systems of a context by cost and score; those on the front are beaten by none that costs less."""
-    found = []
+    found: list[tuple[str, float, float]] = []
+    shown: dict[str, tuple[float, str]] = {}
     for system in results.systems:
         runs = results.of(system, context)
         values = [cost(o) for o in runs.values()]
         known = [value for value in values if value]
         if runs and len(known) == len(values):
             some = next(iter(runs.values()))
-            score = some.sign * about(some.metric).scale * float(np.mean([o.score for o in runs.values()]))
-            found.append((system.name, float(np.mean(known)), score, abs(score), some.metric))
+            points = about(some.metric).scale * float(np.mean([o.score for o in runs.values()]))
+            shown[system.name] = points, some.metric
+            found.append((system.name, float(np.mean(known)), some.sign * points))
+
+    def told(name: str, price: float, _: float) -> str:
+        points, metric = shown[name]
+        return f"{name}: {metric} {points:.1f} for {price:.3g} {unit}"
+
+    return [replace(one, score=shown[one.name][0]) for one in on_front(found, told)]
+
+
+def on_front(found: Sequence[tuple[str, float, float]], told: Callable[[str, float, float], str]) -> list[Placed]:
+    """Place names by what they cost and what they bring, the cheapest first; `told` says what hovering shows."""
     placed = []
-    for name, price, score, shown, metric in found:
-        beaten = any(p <= price and s >= score and (p, s) != (price, score) for _, p, s, *_ in found)
-        told = f"{name}: {metric} {shown:.1f} for {price:.3g} {unit}"
-        placed.append(Placed(name, price, shown, not beaten, told))
+    for name, cost, score in found:
+        is_beaten = any(c <= cost and s >= score and (c, s) != (cost, score) for _, c, s in found)
+        placed.append(Placed(name, cost, score, not is_beaten, told(name, cost, score)))
     return sorted(placed, key=lambda one: one.cost)

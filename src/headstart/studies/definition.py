@@ -100,6 +100,10 @@ class Study(Section):
         for entry in [*self.without, *(claim.where for claim in self.claims)]:
             for axis, wanted in entry.items():
                 self._require_levels(axis, wanted)
+        for claim in self.claims:
+            for axis in claim.where:
+                if axis in self.compare or axis == "baseline":
+                    raise ValueError(f"where names {axis!r}; which systems a claim speaks of is said by its contrast.")
         names = {level for axis in self.compare for level in self.axes[axis]} | {*self.baseline_names, "base"}
         for part in self.reference.split("/"):
             if part not in names:

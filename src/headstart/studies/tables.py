@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.core import registry
+from headstart.evaluation.forgetting import Forgetting
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import holm, interval, p_told
 from headstart.studies.comparison import Comparison, Resamples, compare, pair
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
+from headstart.studies.power import LEVEL
 from headstart.studies.results import Outcome, Results, seeds_told
 from headstart.studies.verdicts import Verdict
 
 NOTHING = "–"
+FORGOTTEN, FORGOTTEN_IN = "forgotten", "forgotten in"
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         Column(f"lead over {study.reference}", _signed), Column("lead low", _signed), Column("lead high", _signed),
         Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
         Column("p Holm", p_told), Column("trained parameters", _counted), Column("FLOPs", _powers),
-        Column("forgetting", lambda value: f"{value:+.3f}"), Column("overlap", str),
+        Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
         Column("mean without overlap", _decimals(1)), _word("state"),
     ]  # fmt: skip
     there = present(results)
@@ -91,7 +94,10 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     }
     leads = [_lead(results, resamples, context, system, references.get(context)) for context, system in keys]
     places = [place for place, lead in enumerate(leads) if lead is not None]
-    corrected = dict(zip(places, holm([leads[p].p_value for p in places]), strict=True))  # type: ignore[union-attr]
+    # Signs of few seeds can flip by chance so easily that no lead, however large, would outlast the correction.
+    is_in_reach = 2 * 0.5**study.seeds * len(places) <= LEVEL
+    values = holm([leads[p].p_value for p in places]) if is_in_reach else []  # type: ignore[union-attr]
+    corrected = dict(zip(places, values, strict=is_in_reach))
     rows, unfinished = [], []
     for place, (context, system) in enumerate(keys):
         runs = results.of(system, context)
@@ -100,7 +106,14 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         lead = _told(leads[place], runs, corrected.get(place))
         rows.append([*context, system.name, *measured[:6], *lead, *measured[6:], state])
         unfinished.append(state != "")
+    if not is_in_reach:
+        drop = [column.name for column in columns].index("p Holm")
+        columns, rows = _without_column(columns, drop), [_without_column(row, drop) for row in rows]
     return Table("table", "Scores in full", columns, rows, unfinished)
+
+
+def _without_column(values: list[Any], place: int) -> list[Any]:
+    return [*values[:place], *values[place + 1 :]]
 
 
 def present(results: Results) -> dict[Context, list[System]]:
@@ -114,19 +127,19 @@ def present(results: Results) -> dict[Context, list[System]]:
 def _measured(runs: dict[int, Outcome], overlap: dict[str, Any] | None) -> list[Any]:
     """Return what one row measures: metric, seeds, mean, sd, low, high; then parameters, FLOPs, forgetting, overlap."""
     if not runs:
-        return [None, 0, *[None] * 9]
+        return [None, 0, *[None] * 10]
     some = next(iter(runs.values()))
     scale = about(some.metric).scale
     found = interval([o.score for o in runs.values()])
     points = [None if value is None else scale * value for value in (found.mean, found.sd, found.low, found.high)]
     flops = [o.cost.get("flops") for o in runs.values()]
-    forgotten = [o.details["forgetting"] for o in runs.values() if "forgetting" in o.details]
-    changes = [one["after"] - one["before"] for one in forgotten]
+    forgotten = [Forgetting(**o.details["forgetting"]) for o in runs.values() if "forgetting" in o.details]
     without = None if overlap is None else _without(runs, set(overlap["rows"]))
     return [
         some.metric, len(runs), *points, some.details.get("trainable_parameters"),
         None if not all(flops) else sum(f for f in flops if f) / len(flops),
-        sum(changes) / len(changes) if changes else None,
+        sum(one.lost for one in forgotten) / len(forgotten) if forgotten else None,
+        forgotten[0].what if forgotten else None,
         None if overlap is None else f"{len(overlap['rows'])} of {overlap['of']}",
         None if without is None else scale * without,
     ]  # fmt: skip
@@ -159,10 +172,9 @@ def _told(lead: Comparison | None, runs: dict[int, Outcome], corrected: float | 
     if lead is None:
         return [None] * 7
     some = next(iter(runs.values()))
-    scale = about(some.metric).scale * some.sign
-    ends = sorted((scale * lead.low, scale * lead.high))
+    scale = about(some.metric).scale
     both = [min(1.0, 2 * min(pair_of_p)) for pair_of_p in (lead.p_seeds, lead.p_examples)]
-    return [scale * lead.difference, *ends, lead.effect, *both, corrected]
+    return [scale * lead.difference, scale * lead.low, scale * lead.high, lead.effect, *both, corrected]
 
 
 def _state(study: Study, results: Results, context: Context, system: System) -> str:

@@ -11,9 +11,9 @@ from headstart.evaluation.significance import holm, p_clause
 from headstart.studies.comparison import Comparison, Resamples, compare, pair
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, named
-from headstart.studies.grid import Context
+from headstart.studies.grid import Context, System
 from headstart.studies.power import LEVEL, Spread, power, seeds_needed
-from headstart.studies.results import Results
+from headstart.studies.results import Outcome, Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
 
@@ -101,14 +101,11 @@ def _compared(
     contrast = Contrast.parse(claim.contrast)
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
     contexts = [context for context in results.contexts if _spoken_of(study, claim, context)]
+    partners = _partners(sides, contrast)
     pairs, scale = [], 100.0
     for context in contexts:
-        runs = [[results.of(system, context) for system in side] for side in sides]
-        # A system that was left out of the grid here, or that does not suit these rows, is not waited for.
-        runs = [[one for one in side if one] for side in runs]
-        if not all(runs):
-            continue
-        made = pair(runs[0], runs[1], resamples, contrast.metric)
+        runs = _runs(results, partners, context)
+        made = pair(*runs, resamples, contrast.metric) if all(runs) else None
         if made is not None:
             pairs.append(made)
             metric = next(iter(runs[0][0].values())).metric if contrast.metric == "score" else contrast.metric
@@ -116,6 +113,40 @@ def _compared(
     concerned = {*sides[0], *sides[1]}
     missing = sum(hole.cell.system in concerned and hole.cell.context in contexts for hole in results.holes)
     return compare(pairs), scale, missing
+
+
+Sides = tuple[list[System], list[System]]
+
+
+def _partners(sides: Sequence[list[System]], contrast: Contrast) -> list[Sides]:
+    """Return which systems are held against which: those that differ in what the contrast names, and in nothing else.
+
+    Sides of which none are so alike, as a network and an SVM, are held against each other as a whole.
+    """
+    found: list[dict[tuple[str, ...], list[System]]] = [{}, {}]
+    for side, parts, groups in zip(sides, (contrast.better, contrast.worse), found, strict=True):
+        for system in side:
+            groups.setdefault(tuple(level for level in system.levels if level not in parts), []).append(system)
+    alike = [(ours, found[1][rest]) for rest, ours in found[0].items() if rest in found[1]]
+    return alike or [(sides[0], sides[1])]
+
+
+def _runs(
+    results: Results, partners: Sequence[Sides], context: Context
+) -> tuple[list[dict[int, Outcome]], list[dict[int, Outcome]]]:
+    """Return the runs of both sides in a context: of partners that are all there, so that like is held against like.
+
+    A system that was left out of the grid here, or that does not suit these rows, is not waited for.
+    """
+    awaited = {hole.cell.system for hole in results.holes if hole.cell.context == context}
+    kept: tuple[list[dict[int, Outcome]], list[dict[int, Outcome]]] = ([], [])
+    for sides in partners:
+        there = [[system for system in side if results.of(system, context) or system in awaited] for side in sides]
+        runs = [[results.of(system, context) for system in side] for side in there]
+        if all(there) and all(one for side in runs for one in side):
+            for place, side in enumerate(runs):
+                kept[place].extend(side)
+    return kept
 
 
 def _spoken_of(study: Study, claim: Claim, context: Context) -> bool:

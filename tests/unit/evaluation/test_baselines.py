@@ -150,3 +150,15 @@ def test_an_svm_has_nothing_to_say_on_lists() -> None:
         svm(tags, tags, tags, metric="token_accuracy", seed=0)
     with pytest.raises(Unsuited, match="'choices' holds something else"):
         svm(texts, texts, texts, metric="accuracy", seed=0)
+
+
+def test_pairs_without_a_number_to_learn_leave_out_whoever_predicts_one():
+    """A contrastive loss has no gold values, and reads other columns than similarity does."""
+    train = Examples({"anchor": ["a", "b"], "positive": ["c", "d"]}, [None, None])
+    test = Examples({"sentence1": ["a"], "sentence2": ["b"]}, [2.5])
+    for baseline in (majority, svm):
+        with pytest.raises(Unsuited, match="the training rows have none"):
+            baseline(train, test, test, metric="spearman", seed=0)
+    scored = Examples(train.columns, [1.0, 2.0])
+    with pytest.raises(Unsuited, match="held-out rows lack some"):
+        svm(scored, test, test, metric="spearman", seed=0)

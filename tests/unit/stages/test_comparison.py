@@ -108,3 +108,17 @@ def test_forgetting_is_the_mean_rise_of_the_pre_training_loss():
         and lines[2].endswith("| – |")
         and lines[3].endswith("| +0.800 |")
     )
+
+
+def test_where_less_is_better_the_lower_leads():
+    def run(method: str, nats: float) -> Cell:
+        texts = [{"nats": nats + 0.1 * (place % 3), "tokens": 1, "bytes": 4} for place in range(40)]
+        return Cell(method, 0, texts, {"perplexity": 2.7**nats}, cost={"seconds": 1.0})
+
+    table = comparison.rows(
+        {"full": [run("full", 1.0)], "as_is": [run("as_is", 2.0)]}, "full", [None] * 40, "perplexity"
+    )
+    lead = table[1].lead
+    assert lead.difference > 0 and lead.low <= lead.difference <= lead.high
+    assert "| +" in comparison.markdown(table, "perplexity", "full")
+    assert comparison.sentences(table, "perplexity", "full")[0].startswith("full beats as_is by ")

@@ -156,3 +156,31 @@ def test_an_adaptation_may_set_whatever_training_has(way, recipe_of):
     found = settings_of(recipe.training, LowRank.Config(learning_rate=0.5))
     assert (found.lr_scheduler_type, found.learning_rate) == ("constant", 0.5)
     assert found.budget == recipe.training.budget
+
+
+@pytest.mark.parametrize(
+    ("company", "said"),
+    [
+        (["majority", {"name": "features"}, {"name": "features", "layers": "mix"}], "names 'features' twice"),
+        ([{"name": "full", "learning_rate": 1e-3}], "has settings for 'full', which is the adaptation itself"),
+    ],
+)
+def test_a_method_stands_in_a_table_once(way, recipe_of, company, said):
+    with pytest.raises(RecipeError, match=said):
+        config.fill(FinetuneRecipe, recipe_of["finetune"](way, company=company))
+
+
+def test_a_frozen_body_is_paid_for_once(way, recipe_of, tmp_path):
+    """Ten epochs over remembered states cost little more than one."""
+    spent = []
+    for epochs in (1, 10):
+        training = {"budget": f"{epochs} epochs", "max_length": 32, "evaluations": 1, "batch_size": 16}
+        settings = {
+            "output": str(tmp_path / str(epochs)),
+            "adaptation": "features",
+            "company": [],
+            "training": training,
+        }
+        folder = headstart.finetune(recipe_of["finetune"](way, **settings), quiet=True)
+        spent.append(artifact.read_manifest(folder)["cost"]["flops"])
+    assert 0 < spent[0] < spent[1] < 1.5 * spent[0]

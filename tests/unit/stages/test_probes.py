@@ -7,6 +7,7 @@ import csv
 import pytest
 import torch
 
+from headstart.adaptation.features import Features
 from headstart.core.errors import ArtifactError, DataError
 from headstart.stages.probes import SimilarPairs, probe
 from headstart.stages.rehearsal import Pretraining
@@ -50,3 +51,17 @@ def test_what_a_recipe_asks_for_is_opened(way, pairs, tmp_path):
         probe(True, str(way / "tuned"))
     with pytest.raises(DataError):
         probe(str(tmp_path / "none.csv"), str(way / "pretrained"))
+
+
+def test_a_part_on_top_is_no_part_of_the_body(way, pairs):
+    """Features of all layers mixed: what was trained stands on a body that is as it was."""
+    task = Classify(Classify.Config())
+    task.fit_labels(read(way / "train.csv", task.columns("train")))
+    method = Features(Features.Config(layers="mix"))
+    model = method.adapt(CheckpointFolder(way / "pretrained", task, 0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_()
+    found = probe(pairs, str(way / "pretrained")).forgetting(method.finish(model))
+    assert found.change == pytest.approx(0, abs=1e-6)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headstart.core import artifact
+from headstart.core import artifact, config
 from headstart.stages import study_cells, study_engine
+from headstart.stages.finetune import FinetuneRecipe
 from headstart.stages.study_workers import LocalWorkers
 from headstart.studies.graph import Graph, Node, home, is_finished
 from headstart.studies.results import lost
@@ -135,3 +136,11 @@ def test_a_worker_that_is_killed_is_replaced_and_its_cell_tried_again(tmp_path):
         assert not work.exists()
     finally:
         workers.close()
+
+
+def test_an_adaptation_that_cannot_serve_is_left_out_with_its_reason(way, recipe_of, tmp_path):
+    recipe = recipe_of["finetune"](way, output="cell", adaptation="as_is", company=[])
+    node = Node("finetune", config.to_dict(config.fill(FinetuneRecipe, recipe)), (), {}, "finetune-1")
+    answer = json.loads(study_cells.perform(study_cells.order(node, tmp_path)))
+    found = json.loads((home(tmp_path, node.id) / "result.json").read_text())
+    assert answer["ended"] == "finished" and list(found) == ["left_out"] and found["left_out"]

@@ -72,8 +72,14 @@ def test_the_table_has_every_system_in_every_context(scores, results):
     assert rows[:2] == [("a|b", "32", "full"), ("a|b", "32", "svm")] and len(rows) == 13
     outcomes = results.outcomes[FULL, ("a|b", "32")]
     assert cell(scores, 0, "mean") == pytest.approx(100 * np.mean([o.score for o in outcomes.values()]))
-    assert cell(scores, 0, "lead over svm") < 0 < cell(scores, 0, "p Holm") and cell(scores, 1, "p Holm") is None
-    assert cell(scores, 0, "lead low") <= cell(scores, 0, "lead over svm") <= cell(scores, 0, "lead high")
+    assert cell(scores, 0, "lead low") <= cell(scores, 0, "lead over svm") <= cell(scores, 0, "lead high") < 0
+
+
+def test_p_is_corrected_where_seeds_suffice_for_it(study, results, scores):
+    """Four seeds agree by chance once in eight times: times six leads, that is no p-value to tell."""
+    assert "p Holm" not in [column.name for column in scores.columns]
+    more = tables.scores(study.model_copy(update={"seeds": 12}), results, Resamples(300))
+    assert 0 < cell(more, 0, "p Holm") <= 1 and cell(more, 1, "p Holm") is None
 
 
 def test_holes_are_named_and_greyed(scores, results):
@@ -133,6 +139,20 @@ def test_crossing_points_lie_where_the_curves_meet(study, results):
     assert curve_tables.told(never, 32, 512) == "never"
 
 
+def test_a_lead_from_the_first_on_says_how_sure_that_is():
+    from_first = curves.Crossing("full", "svm", 32.0, 32.0, None, 0.7)
+    assert curve_tables.told(from_first, 32, 2048) == "from 32 (32 to > 2,048)"
+    assert curve_tables.told(curves.Crossing("full", "svm", 32.0, 32.0, 32.0, 1.0), 32, 2048) == "from 32"
+
+
+def test_an_axis_may_begin_at_nought():
+    """Of shots, say: a system that is above everywhere is so from nought on."""
+    always = curves._crossing("full", "svm", [0.0, 4.0, 16.0], [{0: 1.0, 1: 1.2}] * 3)
+    assert (always.at, always.share) == (0.0, 1.0)
+    later = curves._crossing("full", "svm", [0.0, 4.0, 16.0], [{0: -1.0}, {0: 1.0}, {0: 1.0}])
+    assert later.at == pytest.approx(2.0)
+
+
 def test_from_where_on_a_line_stays_above():
     logs = np.log(np.array([10.0, 100.0, 1000.0]))
     assert first_above(logs, np.array([-1.0, 1.0, 2.0])) == pytest.approx(np.log(10**1.5))
@@ -144,6 +164,23 @@ def test_from_where_on_a_line_stays_above():
 def test_the_front_holds_what_no_cheaper_one_beats(results):
     placed = curves.against_cost(results, ("c", "128"), lambda outcome: outcome.cost["seconds"], "s")
     assert {one.name: one.on_front for one in placed} == {"full": True, "svm": False}
+
+
+def test_what_is_below_nought_is_drawn_there():
+    found = Results()
+    for name, score in (("full", 0.2), ("lora", -0.03)):
+        outcome = Outcome(name, "matthews", {"matthews": score}, [1], [1], {}, {"flops": 2.0}, "cola")
+        found.outcomes[System((name,)), ("cola",)] = {0: outcome}
+    placed = curves.against_cost(found, ("cola",), lambda outcome: outcome.cost["flops"], "FLOPs")
+    assert {one.name: one.score for one in placed} == pytest.approx({"full": 20.0, "lora": -3.0})
+    assert [one.name for one in placed if one.on_front] == ["full"] and "matthews -3.0" in placed[1].told
+
+
+def test_systems_beyond_the_colours_have_a_shape_of_their_own():
+    looks = [charts.Look.of(place) for place in range(3 * charts.COLOURS)]
+    assert len(set(looks)) == len(looks)
+    drawn = [ET.fromstring(look.drawn(1, 2, 3)).tag for look in looks[:: charts.COLOURS]]
+    assert drawn == ["circle", "rect", "polygon"]
 
 
 def test_the_page_is_whole_and_needs_nothing_beside_it(study, results, scores):

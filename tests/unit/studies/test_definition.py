@@ -48,6 +48,7 @@ def test_what_is_left_out_is_left_out():
         ({"claims": [{"says": "x", "contrast": "full < lora"}]}, "one > other"),
         ({"claims": [{"says": "x", "contrast": "full > adapters"}]}, "names 'adapters'; it may name"),
         ({"claims": [{"says": "x", "contrast": "full > svm", "where": {"labels": 64}}]}, "has no level '64'"),
+        ({"claims": [{"says": "x", "contrast": "full > svm", "where": {"method": "full"}}]}, "said by its contrast"),
         ({"without": [{"colour": "red"}]}, "'colour' is no axis"),
         ({"seeds": 0}, "seeds is 0"),
         ({"baselines": ["majority"]}, "reference is 'svm'; it may name: base, full, lora, majority"),

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headstart.core import config
 from headstart.evaluation.significance import holm, interval, permutation_over_seeds
 from headstart.studies.comparison import Pair, Resamples, compare, pair
-from headstart.studies.definition import Claim
+from headstart.studies.definition import Claim, Study
+from headstart.studies.graph import Cell
+from headstart.studies.grid import System
 from headstart.studies.power import Spread, power, seeds_needed, smallest_difference
-from headstart.studies.results import Outcome
-from headstart.studies.verdicts import Verdict, decided
+from headstart.studies.results import Hole, Outcome, Results
+from headstart.studies.verdicts import Verdict, decided, judge
 
 CLAIM = Claim(says="the first is better", contrast="one > other")
 
@@ -219,3 +222,57 @@ def test_few_seeds_say_how_many_it_would_take():
     (verdict,) = decided([CLAIM], [compare([paired([0.02, 0.03, 0.01])])], [100.0], [0])
     assert verdict.word == "undecided" and verdict.needed == 5
     assert "about 2 more seeds would decide it" in verdict.sentence()
+
+
+def outcome(name, right, gold=None, metric="accuracy"):
+    gold = gold or [1] * len(right)
+    return Outcome(name, metric, {metric: float(np.mean(np.array(right) == gold))}, gold, right, group=name[:4])
+
+
+def claimed(contrast, found):
+    axes = {
+        "task": {"sst2": {"finetune.x": 1}, "trec": {"finetune.x": 2}},
+        "start": {"mini": {"finetune.model": "a"}, "minilm": {"finetune.model": "b"}},
+        "adaptation": {"full": {"finetune.adaptation": "full"}, "lora": {"finetune.adaptation": "lora"}},
+    }
+    made = {
+        "question": "?", "output": "out", "base": {"finetune": {}}, "axes": axes, "compare": ["start", "adaptation"],
+        "baselines": ["svm"], "seeds": 2, "claims": [{"says": "so it is", "contrast": contrast}],
+    }  # fmt: skip
+    return judge(config.fill(Study, made), found, Resamples(50))[0]
+
+
+def test_like_is_held_against_like_where_a_cell_is_missing():
+    """MiniLM's lead over mini is not booked as that of full over LoRA."""
+    found = Results()
+    scores = {("mini", "full"): 5, ("mini", "lora"): 5, ("minilm", "full"): 9}
+    for levels, points in scores.items():
+        right = [1] * points + [0] * (10 - points)
+        found.outcomes[System(levels), ("sst2",)] = {s: outcome(f"sst2{levels}{s}", right) for s in range(2)}
+    found.holes.append(Hole(Cell(System(("minilm", "lora")), ("sst2",), 0, "later"), None))
+    verdict = claimed("full > lora", found)
+    assert verdict.comparison.difference == 0 and verdict.holes == 1
+    assert claimed("minilm > mini", found).comparison.difference == pytest.approx(0.4)
+
+
+def test_a_claim_speaks_of_the_contexts_that_count_its_metric():
+    found = Results()
+    for task, metric in (("sst2", "f1"), ("trec", "accuracy")):
+        for levels, right in ((("mini", "full"), [1, 1, 0, 1]), (("mini", "lora"), [1, 0, 0, 1])):
+            one = outcome(f"{task}{levels}", right, [1, 1, 1, 0], metric)
+            found.outcomes[System(levels), (task,)] = {0: one}
+    assert claimed("full > lora on mean(f1)", found).comparison.units == 1
+    assert claimed("full > lora on mean(recall)", found).comparison is None
+
+
+def test_each_test_set_is_resampled_by_its_own_gold():
+    """A compared axis, as a language, may choose the test rows."""
+    one, other = outcome("a", [1, 1, 1, 0], [1, 1, 1, 1]), outcome("b", [0, 0, 1], [0, 0, 0])
+    ours, theirs = Resamples(400).of([one, other])
+    assert (ours.mean(), theirs.mean()) == pytest.approx((0.75, 2 / 3), abs=0.05)
+
+
+def test_an_effect_needs_three_units_that_differ():
+    assert compare([paired([0.02, 0.03])]).effect is None
+    assert compare([paired([0.1 + 0.2] * 4)]).effect is None
+    assert compare([paired([0.02, 0.03, 0.01])]).effect > 0
