@@ -1,13 +1,16 @@
 """The whole recipe against datatrove's stock blocks, on a slice.
 
 datatrove wants packages that clash with ours (`fasttext`), so it lives in an environment of its own:
-`python -m venv dt && dt/bin/pip install 'datatrove[io,processing]==0.10.1' spacy`, then `--python dt/bin/python`.
+`python -m venv dt && dt/bin/pip install 'datatrove[io,processing]==0.10.1' spacy`; DATATROVE_PYTHON or `--python` names
+its interpreter. Without one there is nothing to compare with, and nothing is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -65,9 +68,13 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--python", default="dt/bin/python", help="the interpreter that has datatrove")
+    chosen = os.environ.get("DATATROVE_PYTHON", "dt/bin/python")
+    parser.add_argument("--python", default=chosen, help="the interpreter that has datatrove")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    if not Path(options.python).is_file():
+        print(f"there is no {options.python}; see {__file__} for how to make one", file=sys.stderr)
+        return
     with tempfile.TemporaryDirectory() as folder:
         data = slices(Path(folder), 2 if options.quick else options.megabytes)
         size = megabytes_of(data)

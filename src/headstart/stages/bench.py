@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,30 +31,39 @@ def scripts(folder: Path = Path("benchmarks")) -> list[Path]:
 
 
 def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> list[dict[str, Any]]:
-    """Run all scripts, or those named, print each line as it comes, and write the page; returns what was measured."""
+    """Run all scripts, or those named, print each line as it comes, and keep the page; returns what was measured.
+
+    The page is written after each script, and one that fails stops no other.
+    """
     known = {path.stem: path for path in scripts()}
     for name in names:
         if name not in known:
             raise DataError(f"there is no benchmark {name!r}", allowed=f"There are: {', '.join(known)}")
-    before = _lines(page)
+    found, failed = _lines(page), []
     for name in names or known:
         start = time.monotonic()
-        for line in _results(known[name], quick):
+        code, lines = _results(known[name], quick)
+        for line in lines:
             print(f"{line['name']}: {line['ratio']} (goal {line['goal']:g})", flush=True)
-            before[line["name"]] = line | {"script": name, "minutes": round((time.monotonic() - start) / 60, 1)}
-    if not quick:
-        artifact.write_whole(page, _page(before.values()))
-    return list(before.values())
+            found[line["name"]] = line | {"script": name, "minutes": round((time.monotonic() - start) / 60, 1)}
+        if code != 0:
+            failed.append(str(known[name]))
+        elif not lines:
+            print(f"{name}: left out", flush=True)
+        if lines and not quick:
+            artifact.write_whole(page, _page(found.values()))
+    if failed:
+        raise DataError(
+            f"{', '.join(failed)} failed; the others are measured", do=f"Run `python {failed[0]}` to see why"
+        )
+    return list(found.values())
 
 
-def _results(script: Path, quick: bool) -> Iterator[dict[str, Any]]:
+def _results(script: Path, quick: bool) -> tuple[int, list[dict[str, Any]]]:
+    """Run a script and return how it ended and what it measured; one that has nothing to compare with says so."""
     command = [sys.executable, str(script), *(["--quick", "--repetitions", "1"] if quick else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise DataError(f"{script} ended with code {done.returncode}", do=f"Run `python {script}` to see why")
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def _lines(page: Path) -> dict[str, dict[str, Any]]:
