@@ -56,7 +56,10 @@ class Distillation(MaskedLM):
         self._pairs: list[int] = []
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return the student, with a projection to the teacher's width where theirs differ, and load the teacher."""
+        """Return the student, with a projection to the teacher's width where theirs differ, and load the teacher.
+
+        A new student starts from the teacher if wished; one that comes from a folder has learnt something itself.
+        """
         student = make(self.auto_class)
         self._teacher = teacher = self._load(student)
         self._pairs = layer_map(_layers(student), _layers(teacher), self.config.layers)
@@ -67,7 +70,7 @@ class Distillation(MaskedLM):
                 allowed="The angle between states needs equal widths",
                 do="Set objective.cosine to 0, or objective.hidden above 0, which learns a projection",
             )
-        if self.config.initialise:
+        if self.config.initialise and not student.name_or_path:
             _start_from(student, teacher, self._pairs)
         return Student(student, theirs if ours != theirs and self.config.hidden else None)
 
@@ -184,12 +187,25 @@ def _start_from(student: PreTrainedModel, teacher: PreTrainedModel, pairs: list[
 
     DistilBERT starts from every other layer of its teacher; embeddings and head come along.
     """
-    theirs = teacher.state_dict()
-    renamed = {}
+    theirs, stacks = teacher.state_dict(), _stacks(student) & _stacks(teacher)
+    taken = {}
     for name, tensor in student.state_dict().items():
-        head, found, rest = name.partition("layers.") if "layers." in name else name.partition("layer.")
-        number, dot, tail = rest.partition(".")
-        source = f"{head}{found}{pairs[int(number)] - 1}{dot}{tail}" if found and number.isdigit() else name
-        if source in theirs and theirs[source].shape == tensor.shape:
-            renamed[name] = theirs[source]
-    student.load_state_dict(renamed, strict=False)
+        source = theirs.get(_mapped(name, stacks, pairs))
+        if source is not None and source.shape == tensor.shape:
+            taken[name] = source
+    student.load_state_dict(taken, strict=False)
+
+
+def _stacks(model: PreTrainedModel) -> set[str]:
+    """Name the lists of as many layers as the network is deep: ALBERT's one layer, run again and again, is none."""
+    lists = ((name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList))
+    return {name for name, layers in lists if len(layers) == _layers(model)}
+
+
+def _mapped(name: str, stacks: set[str], pairs: list[int]) -> str:
+    """Return the teacher's name of a weight of the student's."""
+    for stack in stacks:
+        if name.startswith(f"{stack}."):
+            number, _, rest = name.removeprefix(f"{stack}.").partition(".")
+            return f"{stack}.{pairs[int(number)] - 1}.{rest}"
+    return name

@@ -12,6 +12,7 @@ from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.distillation import Distillation
 from headstart.objectives.masked_lm import MaskedLM
+from headstart.stages.rehearsal import assembled
 
 KINDS = ("bert", "modernbert", "roberta")
 
@@ -101,6 +102,27 @@ def test_a_student_starts_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path)
         wanted = theirs[source].state_dict()
         assert all(torch.equal(value, wanted[name]) for name, value in ours[place].state_dict().items())
     assert torch.equal(student.model.get_input_embeddings().weight, deep.get_input_embeddings().weight)
+
+
+def test_the_one_layer_of_albert_is_its_own_start(tiny_tokenizer, tmp_path):
+    deep = build(tiny_tokenizer, "albert", "mini", seed=1)
+    deep.save_pretrained(str(tmp_path))
+    config = type(deep.config).from_dict(deep.config.to_dict() | {"num_hidden_layers": 2})
+    student = Distillation(teacher=tmp_path).assemble(lambda auto: type(deep)(config))
+    wanted = deep.state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in student.model.state_dict().items())
+
+
+def test_a_student_that_was_trained_is_left_as_it_is(teacher, tiny_tokenizer, tmp_path):
+    folder = teacher("bert")
+    objective = Distillation(teacher=folder)
+    student = objective.assemble(lambda auto: build(tiny_tokenizer, "bert")).model
+    with torch.no_grad():
+        student.get_input_embeddings().weight.add_(1.0)
+    student.save_pretrained(str(tmp_path))
+    again = assembled(tmp_path, Distillation(teacher=folder)).model
+    wanted = student.state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in again.state_dict().items())
 
 
 def test_other_widths_are_projected_by_a_learned_map(teacher, batch, tiny_tokenizer):
