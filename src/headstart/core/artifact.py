@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import ArtifactError, ResourceError
+from headstart.core.lock import held
 
 MANIFEST = "headstart.json"
 FORMAT = 2
@@ -48,6 +49,21 @@ def staged(target: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iter
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def make_once(target: Path, kind: str, write: Callable[[Path], Any], **facts: Any) -> bool:
+    """Let `write` fill the folder that becomes `target`, as in `staged`, unless it is complete; say whether it did.
+
+    Of several processes that want the same target one makes it, and the others wait for it.
+    """
+    if is_complete(target):
+        return False
+    with held(target):
+        if is_complete(target):
+            return False
+        with staged(target, kind, **facts) as staging:
+            write(staging)
+    return True
 
 
 @contextmanager

@@ -100,9 +100,8 @@ def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
     corpus = CorpusConfig(files=[str(data)], text=like.text, documents=like.documents)
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
     home = folder / "prepared" / name
-    if not artifact.is_complete(home):
-        with artifact.staged(home, "shards") as staging:
-            shards.write(readers.documents(corpus, Receipt()), tokenizer, staging)
+    documents = readers.documents(corpus, Receipt())
+    artifact.make_once(home, "shards", lambda staging: shards.write(documents, tokenizer, staging))
     vocabulary = vocabulary_of(tokenizer)
     rows = cut(shards.Shards(home), vocabulary, objective.row_shape(recipe.training.phases[0].length))
     corpora = [CorpusRows("", 1.0, rows)]

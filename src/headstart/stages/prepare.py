@@ -88,23 +88,26 @@ def _trained(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path) -
     """Return the folder of the tokenizer of one corpus or several, trained if it does not lie there."""
     made_from = {**_reading_of_all(corpus), "tokenizer": tokens.model_dump(mode="json"), "seed": seed}
     home = folder / f"tokenizer-{config.fingerprint(made_from)}"
-    if not artifact.is_complete(home):
-        with artifact.staged(home, "tokenizer", made_from=made_from) as staging:
-            chunks = _sample(corpus, tokens.sample_mb, seed)
-            tokenizer.train_on(chunks, tokens).save_pretrained(str(staging))
+
+    def train(staging: Path) -> None:
+        tokenizer.train_on(_sample(corpus, tokens.sample_mb, seed), tokens).save_pretrained(str(staging))
+
+    artifact.make_once(home, "tokenizer", train, made_from=made_from)
     return home
 
 
 def _extended(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path) -> Path:
     """Return the folder of a ready tokenizer that has learnt the corpus's words, written if it does not lie there."""
     assert tokens.path is not None and tokens.extend is not None
-    ready = tokenizer.load(tokens.path)
-    settings = {"extends": artifact.identity(tokens.path), "by": tokens.extend, "sample_mb": tokens.sample_mb}
+    ready, most = tokenizer.load(tokens.path), tokens.extend
+    settings = {"extends": artifact.identity(tokens.path), "by": most, "sample_mb": tokens.sample_mb}
     made_from = {**_reading_of_all(corpus), "tokenizer": settings, "seed": seed}
     home = folder / f"tokenizer-{config.fingerprint(made_from)}"
-    if not artifact.is_complete(home):
-        with artifact.staged(home, "tokenizer", made_from=made_from) as staging:
-            extension.extend(ready, _sample(corpus, tokens.sample_mb, seed), tokens.extend, staging)
+
+    def extend(staging: Path) -> None:
+        extension.extend(ready, _sample(corpus, tokens.sample_mb, seed), most, staging)
+
+    artifact.make_once(home, "tokenizer", extend, made_from=made_from)
     return home
 
 
@@ -134,15 +137,17 @@ def _shards(
     """Open the shards of one split, written if they do not lie there."""
     reading = _reading(corpus)
     home = folder / f"{split}-{config.fingerprint({**reading, 'tokenizer': identity, 'seed': seed})}"
-    if artifact.is_complete(home):
-        artifact.verify(home, "shards")
-        return shards.Shards(home)
     receipt = Receipt()
     facts: dict[str, Any] = {}
-    with artifact.staged(home, "shards", parents={"tokenizer": identity}, made_from=reading, reading=facts) as staging:
+
+    def encode(staging: Path) -> None:
         documents = _split(corpus, receipt, seed, split == "validation")
         shards.write(documents, loaded, staging, on_documents=_announcer(split, quiet))
         facts["receipt"] = receipt.summary()
+
+    parents = {"tokenizer": identity}
+    if not artifact.make_once(home, "shards", encode, parents=parents, made_from=reading, reading=facts):
+        artifact.verify(home, "shards")
     if receipt.rejects:
         first = receipt.summary()["examples"][0]
         print(f"prepare: {receipt.rejects:,} rows could not be read; the first: {first}", file=sys.stderr)

@@ -52,10 +52,12 @@ def _vectors(settings: WarmStart, prepared: Prepared, width: int, folder: Path) 
     made_from = {**settings.model_dump(), "parents": prepared.parents, "width": width}
     made_from["shares"] = [one.share for one in prepared.corpora]
     home = folder / f"vectors-{config.fingerprint(made_from)}"
-    if not artifact.is_complete(home):
-        with artifact.staged(home, "vectors", made_from=made_from) as staging:
-            shards, shares = [one.train for one in prepared.corpora], [one.share for one in prepared.corpora]
-            found = cooccurrence.vectors(shards, shares, width, settings.window, settings.limit_tokens)
-            np.save(staging / "vectors.npy", found)
+
+    def count(staging: Path) -> None:
+        shards, shares = [one.train for one in prepared.corpora], [one.share for one in prepared.corpora]
+        found = cooccurrence.vectors(shards, shares, width, settings.window, settings.limit_tokens)
+        np.save(staging / "vectors.npy", found)
+
+    artifact.make_once(home, "vectors", count, made_from=made_from)
     artifact.verify(home, "vectors")
     return np.load(home / "vectors.npy", allow_pickle=False)  # type: ignore[no-any-return]

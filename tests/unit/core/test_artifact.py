@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -118,6 +119,40 @@ def test_a_killed_writer_does_not_touch_the_old_target(tmp_path, moment):
     make(target, "new")
     assert (target / "a.bin").read_text() == "new"
     assert not hidden(tmp_path)
+
+
+_MAKER = """
+import sys, pathlib
+from headstart.core import artifact
+def write(staging):
+    (staging / "a.bin").write_text("first")
+    print("writing", flush=True)
+    sys.stdin.readline()
+artifact.make_once(pathlib.Path(sys.argv[1]), "thing", write)
+"""
+
+
+@pytest.mark.parametrize("fate", ["finishes", "is killed"])
+def test_of_two_processes_that_want_a_folder_one_makes_it_and_the_other_waits(tmp_path, fate):
+    target, made = tmp_path / "shared" / "x", []
+    command = [sys.executable, "-c", _MAKER, str(target)]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "writing\n"
+    write = threading.Thread(
+        target=lambda: made.append(
+            artifact.make_once(target, "thing", lambda staging: (staging / "a.bin").write_text("second"))
+        )
+    )
+    write.start()
+    write.join(0.3)
+    assert write.is_alive() and (target.parent / ".x.staging" / "a.bin").read_text() == "first"
+    if fate == "is killed":
+        first.kill()
+    first.communicate("go on\n")
+    write.join(60)
+    assert made == [fate == "is killed"]
+    assert (target / "a.bin").read_text() == ("second" if made[0] else "first")
+    assert artifact.verify(target) and not hidden(target.parent)
 
 
 def test_a_writer_killed_between_its_two_renames_does_not_cost_the_old_target(tmp_path):
