@@ -26,6 +26,8 @@ class BaseObjective:
 
     auto_class: ClassVar[str] = "AutoModelForMaskedLM"
     """The class of transformers that holds the network and its head, by name."""
+    same_passes: ClassVar[bool] = True
+    """Batches of as many rows take the same forward passes, whatever the rows: what sharded weights need."""
 
     def special_tokens(self) -> Sequence[str]:
         """Name no token beside the tokenizer's own."""

@@ -42,6 +42,8 @@ class Mixture(BaseObjective):
     paper: ClassVar[str] = "Tay et al. 2023, UL2; multitask masked LM: Dong et al. 2019, UniLM"
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     """Those of the default members; a mixture of others has those that all of them train."""
+    same_passes: ClassVar[bool] = False
+    """A member without a row in a batch makes no pass."""
 
     class Config(Section):
         """Which objectives, and how often each."""

@@ -16,6 +16,7 @@ from headstart.tasks.source import family_of, require_checkpoint
 from headstart.tokens import tokenizer
 from headstart.tokens.tokenizer import TokenizerConfig
 from headstart.training.compilation import choose_attention
+from headstart.training.world import World
 
 if TYPE_CHECKING:
     from headstart.stages.pretrain import PretrainRecipe
@@ -46,6 +47,17 @@ def objective_of(recipe: PretrainRecipe) -> Objective:
                 do="Leave out warm_start",
             )
     return objective
+
+
+def require_shardable(recipe: PretrainRecipe, objective: Objective, world: World) -> None:
+    """Raise where processes would shard the weights and wait for each other's forward passes in vain."""
+    if recipe.training.parallel == "fsdp" and world.size > 1 and not getattr(objective, "same_passes", True):
+        raise RecipeError(
+            f"objective {recipe.objective.name!r} makes as many forward passes as the rows of a process ask for, "  # type: ignore[attr-defined]
+            "and training.parallel is fsdp",
+            allowed="Processes that shard the weights make every pass together",
+            do="Set training.parallel to ddp, or train by one objective",
+        )
 
 
 def tokenizer_of(recipe: PretrainRecipe) -> TokenizerConfig:

@@ -20,7 +20,14 @@ from headstart.stages import card
 from headstart.stages.forecast import flops_per_token
 from headstart.stages.learner import CorpusRows, PretrainLearner, RowFeed
 from headstart.stages.metering import RecordedMeter
-from headstart.stages.networks import build_model, longest_row, objective_of, require_same_tokens, tokenizer_of
+from headstart.stages.networks import (
+    build_model,
+    longest_row,
+    objective_of,
+    require_same_tokens,
+    require_shardable,
+    tokenizer_of,
+)
 from headstart.stages.prepare import Prepared, naming, prepare
 from headstart.stages.run_folder import RunFolder
 from headstart.stages.warm_start import WarmStart, warm_start
@@ -131,6 +138,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
 def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool) -> None:
     """Train, and in the leader's process measure, log and publish."""
     objective = objective_of(recipe)
+    require_shardable(recipe, objective, world)
     if not world.leads:
         loop, _ = _loop(recipe, objective, folder, world, quiet)
         loop.restore()
