@@ -26,6 +26,7 @@ class Sharded:
 
     def __init__(self, module: torch.nn.Module, world: World) -> None:
         """Spread the module: each repeated layer by itself, and the rest together."""
+        require_untied(module)
         self.module, self.world = module, world
         mesh = init_device_mesh(next(module.parameters()).device.type, (world.size,))
         for layer in list(_layers(module)):
@@ -74,6 +75,20 @@ def _layers(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
             yield from child
         else:
             yield from _layers(child)
+
+
+def require_untied(module: torch.nn.Module) -> None:
+    """Raise where a weight stands in two layers, or in a layer and outside of them: sharded, it would become two."""
+    layer_of = {part: layer for layer in _layers(module) for part in layer.modules()}
+    homes: dict[torch.nn.Parameter, torch.nn.Module | None] = {}
+    for part in module.modules():
+        home = layer_of.get(part)
+        if any(homes.setdefault(parameter, home) is not home for parameter in part.parameters(recurse=False)):
+            raise RecipeError(
+                "layers of the network share weights, and training.parallel is fsdp",
+                allowed="A layer's weights are sharded by themselves; those of two layers would be trained apart",
+                do="Set training.parallel to ddp, or backbone.tie to false",
+            )
 
 
 def require_even(batch_size: int, world: World, optim: str) -> None:

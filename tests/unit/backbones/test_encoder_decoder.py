@@ -18,6 +18,7 @@ from headstart.core.errors import RecipeError
 from headstart.training import checkpoint
 from headstart.training.checkpoint import Progress
 from headstart.training.module import LossModule
+from headstart.training.sharding import require_untied
 
 KINDS = get_args(EncoderDecoder.Config.model_fields["kind"].annotation)
 
@@ -221,3 +222,11 @@ def test_an_unknown_size_or_kind_names_the_known_ones():
         EncoderDecoder.Config(size="huge")
     with pytest.raises(ValidationError, match=r"'t5' or 'bart'"):
         EncoderDecoder.Config(kind="bert")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shared_layers_are_not_sharded(kind):
+    """Embeddings that several sides share are sharded once; layers would come apart without a word."""
+    require_untied(build("tiny", kind))
+    with pytest.raises(RecipeError, match=r"share weights, and training\.parallel is fsdp.*backbone\.tie to false"):
+        require_untied(build("tiny", kind, tie=True))
