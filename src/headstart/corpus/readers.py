@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from headstart.core.contracts import Document, Reject
 from headstart.core.errors import DataError
 from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
-from headstart.corpus import formats
+from headstart.corpus import formats, streams
 
 _KEPT_EXAMPLES = 20
 _IDENTITY_BYTES = 1 << 20
@@ -179,7 +178,10 @@ def described(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def text_bytes(config: CorpusConfig) -> int:
-    """Return how much text the files hold, unpacked, from their headers alone: exact but for JSON and CSV's marks."""
+    """Return how much text the files hold, unpacked: exact but for JSON and CSV's marks.
+
+    Parquet says so in its header; gz and zst are unpacked to know it, since a file may be several of them in a row.
+    """
     return sum(_unpacked(path, config.text) for path in expand(config.files))
 
 
@@ -194,11 +196,8 @@ def _unpacked(path: Path, column: str) -> int:
             ) from error
         columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         return sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
-    if path.suffix == ".gz" and path.stat().st_size > 4:
-        # A gzip file ends with the size of what it holds (modulo 4 GB, which shards of a corpus stay below).
-        with path.open("rb") as raw:
-            raw.seek(-4, os.SEEK_END)
-            return int.from_bytes(raw.read(4), "little")
+    if streams.is_packed(str(path)):
+        return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
     return path.stat().st_size
 
 

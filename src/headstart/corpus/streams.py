@@ -40,6 +40,11 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def is_packed(path: str) -> bool:
+    """Say whether a file is unpacked on being read, by its suffix."""
+    return path.rpartition(".")[2] in _MAGIC
+
+
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading, here or in an object store (by pyarrow's file systems)."""
@@ -59,12 +64,11 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 def chunks(path: str, start: int = 0) -> Iterator[bytes | Fault]:
     """Yield the unpacked bytes of a file from an offset on (0 for packed ones), and a Fault where some are lost."""
-    kind = path.rpartition(".")[2]
     with opened(path) as file:
         if start:
             file.seek(start)
         raw = iter(lambda: file.read(_CHUNK), b"")
-        yield from _unpacked(raw, kind) if kind in _MAGIC else raw
+        yield from _unpacked(raw, path.rpartition(".")[2]) if is_packed(path) else raw
 
 
 def lines(path: str, start: int = 0, stop: int | None = None, longest: int | None = None) -> Iterator[Line]:

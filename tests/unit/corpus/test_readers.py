@@ -238,9 +238,17 @@ def test_real_articles(data_folder: Path) -> None:
 def test_text_bytes_are_those_of_the_unpacked_text(tmp_path):
     text = "one line of text\n" * 1000
     (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()) * 3)
     table = pa.table({"text": [f"{i} {text}" for i in range(10)], "other": ["x" * 5000] * 10})
     pq.write_table(table, tmp_path / "c.parquet", compression="zstd")
     assert text_bytes(CorpusConfig(files=[str(tmp_path / "a.txt")])) == len(text)
-    assert text_bytes(CorpusConfig(files=[str(tmp_path / "b.txt.gz")])) == len(text)
+    assert text_bytes(CorpusConfig(files=[str(tmp_path / "b.txt.gz")])) == 3 * len(text)
     assert text_bytes(CorpusConfig(files=[str(tmp_path / "c.parquet")])) == pytest.approx(10 * len(text), rel=0.05)
+
+
+def test_text_bytes_of_zst_with_and_without_a_stated_size(tmp_path):
+    zstandard = pytest.importorskip("zstandard", reason="pip install 'headstart[corpus]'")
+    text = b"one line of text\n" * 1000
+    streamed = zstandard.ZstdCompressor(write_content_size=False).compress(text)
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(text) + streamed)
+    assert text_bytes(CorpusConfig(files=[str(tmp_path / "a.txt.zst")])) == 2 * len(text)
