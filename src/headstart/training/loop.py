@@ -107,7 +107,7 @@ class Loop:
         self._start_clock()
         saved_at = self.progress.seconds
         last_log = (time.monotonic(), self.progress.tokens)
-        evaluated = self._evaluation_number()
+        evaluated, measured_at = self._evaluation_number(), -1
         steps: Iterator[list[Batch]] | None = None
         with self.notice:
             while self.share() < 1 and not self._out_of_patience():
@@ -131,7 +131,7 @@ class Loop:
                     recent.clear()
                 if self._evaluation_number() > evaluated or share >= 1:
                     evaluated = self._evaluation_number()
-                    outcome.validation = self._evaluate(trackers)
+                    outcome.validation, measured_at = self._evaluate(trackers), self.progress.step
                 # By the leader's clock, like everything that all processes must decide alike.
                 due = self.progress.seconds - saved_at >= 60 * self.settings.save_minutes and share < 1
                 # Several processes have agreed on this during the step; one alone may look again.
@@ -146,7 +146,8 @@ class Loop:
         if self.keep_best and self.best:
             self.learner.module.load_state_dict(self.best, strict=False)
             outcome.validation = self._validate()
-        elif not outcome.validation:
+        elif measured_at != self.progress.step:
+            # A resumed run whose budget was spent, or one whose last save took the rest of its time.
             outcome.validation = self._validate()
         self.stepper.spread.gather()
         return outcome

@@ -228,6 +228,22 @@ def test_without_keep_best_the_last_weights_are_the_result(toy, tmp_path):
     assert outcome.validation == {"score": 0.2}
 
 
+def test_what_is_told_was_measured_on_the_last_weights(toy, tmp_path, monkeypatch):
+    """A save may take the rest of the time, after a step that held-out data has not seen."""
+    learner = toy.Learner()
+    learner.scores = [0.5, 0.7]
+    loop = toy.loop(tmp_path, learner, budget="1 h", evaluations=2, save_minutes=1e-9)
+
+    def save():
+        if loop.progress.step in (3, 5):
+            loop._started -= 1900
+        loop._tick()
+
+    monkeypatch.setattr(loop, "save", save)
+    outcome = loop.run()
+    assert outcome.progress.step == 5 and outcome.validation == {"score": 0.7}
+
+
 def test_the_best_weights_survive_a_resume(toy, tmp_path):
     smooth = toy.Learner()
     smooth.scores = [0.1, 0.9, 0.3, 0.2, 0.9]
