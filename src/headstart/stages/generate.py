@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from pydantic import Field
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import artifact, config, registry
 from headstart.core.config import Section
@@ -29,6 +29,10 @@ _CLASSES = {
     "decoder": "AutoModelForCausalLM",
     "encoder-decoder": "AutoModelForSeq2SeqLM",
 }
+
+
+_GENERATOR = "generator"
+"""The subfolder in which ELECTRA's generator lies beside the discriminator."""
 
 
 class GenerateSettings(Section):
@@ -60,14 +64,14 @@ class GenerateSettings(Section):
 def run(model: Path, prompts: Sequence[str], settings: GenerateSettings) -> list[dict[str, Any]]:
     """Return for each prompt `texts`, or for an encoder `blanks`: the candidates of each with their probability."""
     folder = require_checkpoint(model)
-    family = family_of(transformers.AutoConfig.from_pretrained(str(folder)))
+    layout = transformers.AutoConfig.from_pretrained(str(folder))
+    family = family_of(layout)
     if family not in _CLASSES:
         raise ArtifactError(
             f"{folder} holds a model of the family {family!r}", allowed=f"generate takes: {', '.join(_CLASSES)}"
         )
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder))
-    network = getattr(transformers, _CLASSES[family]).from_pretrained(str(folder), dtype=torch.float32).eval()
-    writer = _Writer(network, tokenizer, settings, _past(folder))
+    writer = _Writer(_loaded(folder, layout, _CLASSES[family]), tokenizer, settings, _past(folder))
     method = {"encoder": writer.rank, "decoder": writer.continue_, "encoder-decoder": writer.rewrite}[family]
     found = []
     for prompt in prompts:
@@ -75,6 +79,20 @@ def run(model: Path, prompts: Sequence[str], settings: GenerateSettings) -> list
         with torch.no_grad():
             found.append({"prompt": prompt, **method(prompt)})
     return found
+
+
+def _loaded(folder: Path, layout: PreTrainedConfig, auto_class: str) -> PreTrainedModel:
+    """Load the network with the head that tells tokens; beside a discriminator its generator has one."""
+    home = folder / _GENERATOR if (folder / _GENERATOR / "config.json").is_file() else folder
+    loader = getattr(transformers, auto_class)
+    network, info = loader.from_pretrained(str(home), dtype=torch.float32, output_loading_info=True)
+    if info["missing_keys"]:
+        raise ArtifactError(
+            f"{folder} holds a {(layout.architectures or [layout.model_type])[0]}, which has no head that tells tokens",
+            allowed=f"generate takes what {auto_class} loads whole",
+            do="Give a checkpoint of pre-training by tokens, not one of another objective or of fine-tuning",
+        )
+    return network.eval()  # type: ignore[no-any-return]
 
 
 def render(found: Sequence[dict[str, Any]]) -> str:

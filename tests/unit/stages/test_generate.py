@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import shutil
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForPreTraining, AutoModelForSequenceClassification
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.errors import RecipeError
+from headstart.core.errors import ArtifactError, RecipeError
 from headstart.stages import generate
 from headstart.stages.generate import GenerateSettings
 from headstart.tokens.tokenizer import add_special
@@ -93,6 +95,28 @@ def test_an_encoder_ranks_candidates(checkpoint):
     assert "blank 2: " in generate.render([found])
     with pytest.raises(RecipeError, match="no blank"):
         generate.run(folder, ["in the beginning"], GenerateSettings())
+
+
+def headless(checkpoint, kind, auto_class, folder):
+    """Save a network of the same layout with another head, beside the same tokenizer."""
+    shutil.copytree(checkpoint(kind), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    auto_class.from_config(AutoConfig.from_pretrained(str(folder))).save_pretrained(str(folder))
+    return folder
+
+
+def test_a_head_that_is_not_there_is_not_made_up(checkpoint, tmp_path):
+    folder = headless(checkpoint, "bert", AutoModelForSequenceClassification, tmp_path / "classifier")
+    with pytest.raises(ArtifactError, match=r"BertForSequenceClassification, which has no head that tells tokens"):
+        generate.run(folder, ["in the ___"], GenerateSettings())
+
+
+def test_beside_a_discriminator_the_generator_fills_blanks(checkpoint, tmp_path):
+    folder = headless(checkpoint, "electra", AutoModelForPreTraining, tmp_path / "discriminator")
+    with pytest.raises(ArtifactError, match="ElectraForPreTraining"):
+        generate.run(folder, ["in the ___"], GenerateSettings())
+    shutil.copytree(checkpoint("electra"), folder / "generator")
+    found, alone = (generate.run(path, ["in the ___"], GenerateSettings()) for path in (folder, checkpoint("electra")))
+    assert found == alone
 
 
 def test_what_is_written_behind_a_sentinel_fills_its_blank(t5):
