@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from headstart.core import config, registry
-from headstart.core.contracts import Adaptation, Objective, Sample, Task, Vocabulary
+from headstart.core.contracts import Adaptation, Feed, Objective, Sample, Task, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.corpus import mixture, readers
 from headstart.evaluation.cost import PriceTag, forecast_tag
@@ -17,15 +19,16 @@ from headstart.stages.adapt import TaskLearner, loop_of, trainable
 from headstart.stages.adapt import size as size_of
 from headstart.stages.finetune import FinetuneRecipe, read_data, settings_of, suited
 from headstart.stages.forecast import flops_per_token
-from headstart.stages.learner import CorpusRows, PretrainLearner
+from headstart.stages.learner import CorpusRows, PretrainLearner, RowFeed
 from headstart.stages.networks import build_model, objective_of, tokenizer_of
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain import PretrainRecipe, PretrainTraining
 from headstart.stages.rehearsal import Pretraining
-from headstart.stages.trial import STEPS, timed
+from headstart.stages.trial import STEPS, Trial, timed
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.budget import Budget
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import Loop
+from headstart.training.phases import Phase, growing
 
 _COUNTED_ROWS = 8
 """Rows on which FLOPs are counted: several, since a mixture treats them differently."""
@@ -69,20 +72,22 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     objective = objective_of(recipe)
     vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     budget, corpus_tokens = Budget.parse(recipe.training.budget), corpus_bytes / _BYTES_PER_TOKEN
+    lengths = dict.fromkeys(phase.length for phase in recipe.training.phases)
+    timings = {length: _timing(recipe, objective, vocabulary, length) for length in lengths}
+    timing_of: dict[Feed, _Timing] = {timing.feed: timing for timing in timings.values()}
     tokens = updates = flops = seconds = 0.0
-    for phase in recipe.training.phases:
-        # Asked to stop, a loop saves itself: what it writes must not stay.
-        with tempfile.TemporaryDirectory() as work:
-            loop = _noise_loop(recipe, objective, vocabulary, phase.length, Path(work))
-            trial = timed(loop)
-        per_token, speed = loop.phases.all[0].flops_per_token, trial.tokens_per_second
-        batch_tokens = recipe.training.rows_of(phase.length) * phase.length
-        part = phase.share * tokens_of(budget, speed, per_token, batch_tokens, corpus_tokens)
+    for phase, share in _stretches(recipe.training, {length: timing.feed for length, timing in timings.items()}):
+        timing = timing_of[phase.feed]
+        trial, per_token, speed = timing.trial, timing.flops_per_token, timing.trial.tokens_per_second
+        batch_tokens = phase.samples * trial.tokens_per_sample
+        # An encoder-decoder reads more tokens of a row than were cut from the corpus for it.
+        epoch_tokens = corpus_tokens * trial.tokens_per_sample / timing.row_tokens
+        part = share * tokens_of(budget, speed, per_token, batch_tokens, epoch_tokens)
         tokens, updates = tokens + part, updates + part / batch_tokens
         flops, seconds = flops + per_token * part, seconds + part / speed
     tag = forecast_tag(flops, flops / seconds, recipe.cost, tokens=round(tokens))
     size = {
-        "parameters": size_of(loop.learner.module),
+        "parameters": timing.parameters,
         "corpus": f"{corpus_bytes / 1e6:,.1f} MB of text, about {corpus_tokens / 1e6:,.1f} M tokens",
         "tokens to train on": round(tokens),
         "updates": round(updates),
@@ -154,10 +159,45 @@ def tokens_of(budget: Budget, speed: float, per_token: float, batch_tokens: floa
             return budget.amount / per_token
 
 
-def _noise_loop(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int, work: Path) -> Loop:
-    """Return the loop of one phase over rows of noise, which reads no corpus."""
-    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, objective.row_shape(length)))]
+@dataclass(frozen=True)
+class _Timing:
+    """What rows of one length cost, found on noise."""
+
+    feed: RowFeed
+    row_tokens: int
+    """Tokens that are cut from the corpus for a row."""
+    trial: Trial
+    flops_per_token: float
+    parameters: int
+
+
+def _timing(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int) -> _Timing:
+    """Run some steps over rows of noise, which read no corpus."""
+    shape = objective.row_shape(length)
+    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, shape))]
     learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
+    # Asked to stop, a loop saves itself: what it writes must not stay.
+    with tempfile.TemporaryDirectory() as work:
+        loop = _noise_loop(recipe, learner, length, Path(work))
+        trial = timed(loop)
+    feed = RowFeed(noise, objective, vocabulary, 0)
+    return _Timing(feed, shape.length, trial, loop.phases.all[0].flops_per_token, size_of(learner.module))
+
+
+def _stretches(training: PretrainTraining, feeds: Mapping[int, Feed]) -> list[tuple[Phase, float]]:
+    """Return the phases of a run, those of growing batches too, each with its share of the budget."""
+    starts = accumulate((phase.share for phase in training.phases), initial=0.0)
+    phases = [
+        Phase(start, feeds[phase.length], training.rows_of(phase.length))
+        for phase, start in zip(training.phases, starts, strict=False)
+    ]
+    grown = growing(phases, training.batch_warmup_ratio, training.batch_warmup_start)
+    ends = [*(phase.start for phase in grown[1:]), 1.0]
+    return [(phase, end - phase.start) for phase, end in zip(grown, ends, strict=True)]
+
+
+def _noise_loop(recipe: PretrainRecipe, learner: PretrainLearner, length: int, work: Path) -> Loop:
+    """Return the loop of one length of rows, with batches of their whole size."""
     rows = recipe.training.rows_of(length)
     first = recipe.training.rows_of(recipe.training.phases[0].length)
     together = recipe.training.samples_together(rows, first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headstart
+from headstart.core import artifact
 from headstart.core.errors import HeadstartError, RecipeError
 from headstart.stages import plan
 
@@ -38,6 +39,20 @@ def test_every_unit_of_budget_can_be_planned(way, recipe_of, budget, tokens):
         assert forecast["flops"] == pytest.approx(1e9, rel=1e-2)
     else:
         assert forecast["tokens"] == pytest.approx((way / "text.txt").stat().st_size / 4.4, rel=0.01)
+
+
+def test_steps_of_an_encoder_decoder_and_of_growing_batches_read_what_a_run_reads(way, recipe_of, tmp_path):
+    backbone = {"family": "encoder-decoder", "kind": "bart", "size": "tiny"}
+    recipe = recipe_of["pretrain"](
+        way, output=str(tmp_path / "run"), backbone=backbone, objective={"name": "denoising"}
+    )
+    recipe["training"] = {**recipe["training"], "budget": "8 steps", "batch_warmup_ratio": 0.5}
+    planned = headstart.plan(recipe)
+    progress = artifact.read_manifest(headstart.pretrain(recipe, quiet=True))["progress"]
+    assert planned["size"]["tokens to train on"] == progress["tokens"] == (32 + 31) * (2 * 2 + 2 * 4 + 4 * 8)
+    assert planned["size"]["updates"] == progress["steps"] == 8
+    epoch = headstart.plan({**recipe, "training": {**recipe["training"], "budget": "1 epoch", "batch_warmup_ratio": 0}})
+    assert epoch["forecast"]["tokens"] == pytest.approx((way / "text.txt").stat().st_size / 4.4 * 63 / 32, rel=0.01)
 
 
 def test_a_finetune_recipe(way, recipe_of):
