@@ -70,14 +70,15 @@ class Checkpoint:
         self.require_fitting(row_length)
         folder, config = self.path / self.part, self.config_of()
         if self.part and not (folder / "config.json").is_file():
-            _rescale(config, scale)
+            _rescale(config, scale * self._times_as_wide(config))
             change(config, changes)
             model: PreTrainedModel = getattr(transformers, auto_class).from_config(config)
         else:
             change(config, changes)
             model = _load(folder, config, auto_class)
-            if self.config.grow is not None and not self.part:
-                model = grow(model, self.config.grow)
+            if self.config.grow is not None:
+                # A companion shares the network's embeddings, and so its width, but not its depth.
+                model = grow(model, Growth(hidden=self.config.grow.hidden) if self.part else self.config.grow)
         widen(model, vocabulary.size, vocabulary.pieces)
         return model
 
@@ -91,6 +92,11 @@ class Checkpoint:
             )
         if self.config.grow is not None and not self.part:
             require_growth(self.config_of(), self.config.grow)
+
+    def _times_as_wide(self, config: PreTrainedConfig) -> int:
+        """Return by how much the network is widened before a new companion is a share of it."""
+        hidden = self.config.grow.hidden if self.config.grow is not None else None
+        return 1 if hidden is None else hidden // config.hidden_size
 
     def config_of(self) -> PreTrainedConfig:
         """Read the checkpoint's config, or its companion's where that is there."""

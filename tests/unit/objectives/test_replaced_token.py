@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import ElectraForPreTraining
 
+from headstart.backbones.checkpoint import Checkpoint
 from headstart.backbones.encoder import Encoder
 from headstart.core.contracts import Rows, Sample, Vocabulary
 from headstart.objectives.replaced_token import ReplacedToken
@@ -44,6 +45,30 @@ def seen_by(network: torch.nn.Module) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
     network.register_forward_pre_hook(lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True)
     return seen
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["its own generator", "a new generator"])
+def test_a_discriminator_that_is_widened_takes_its_generator_along(tmp_path, beside):
+    objective = ReplacedToken()
+    before = assembled(objective, "bert")
+    for name, part in objective.parts(before).items():
+        if beside or not name:
+            part.save_pretrained(str(tmp_path / name))
+    backbone = Checkpoint(Checkpoint.Config.model_validate({"path": tmp_path, "grow": {"hidden": 256}}))
+    after = objective.assemble(
+        lambda auto, part="", scale=1.0, **changes: backbone.companion(part).build(
+            made_up_vocabulary(), 32, auto, scale, **changes
+        )
+    ).eval()
+    widths = [part.get_input_embeddings().weight.shape[1] for part in objective.parts(after).values()]
+    assert widths == [256, 256] and after.generator.config.num_hidden_layers == 1
+    batch = objective.corrupt(made_up_rows(4, 24), made_up_vocabulary(), 0)
+    with torch.no_grad():
+        old, new = (objective.play(module, batch) for module in (before, after))
+    assert objective.total(new, batch).isfinite()
+    if beside:
+        assert torch.allclose(new.guesses, old.guesses, atol=1e-4)
+        assert torch.allclose(new.verdicts, old.verdicts, atol=1e-4)
 
 
 @given(rate=st.floats(0.02, 0.9), length=st.integers(8, 64), seed=st.integers(0, 2**31))
