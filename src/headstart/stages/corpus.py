@@ -79,6 +79,16 @@ class CorpusRecipe(Section):
             raise ValueError(f"source {bare[0]!r} has no weight and others have; give one to all of them, or to none.")
         return self
 
+    @model_validator(mode="after")
+    def _there_is_a_tokenizer_to_extend(self) -> CorpusRecipe:
+        settings = self.tokenizer
+        if settings is not None and settings.extend is not None and settings.path is None:
+            raise ValueError(
+                f"tokenizer.extend is {settings.extend}, and there is no tokenizer to extend. Set tokenizer.path, or "
+                "leave out tokenizer.extend: one that is trained anew knows the corpus's words."
+            )
+        return self
+
 
 def run(recipe: CorpusRecipe, quiet: bool = False) -> Path:
     """Build a corpus by a recipe and return its folder; an unfinished one of the same recipe is gone on with."""

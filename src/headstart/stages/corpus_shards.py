@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,19 @@ from headstart.core.randomness import permute
 from headstart.corpus.parts import finished
 from headstart.corpus.selection import SPLITS
 from headstart.stages.corpus import CorpusRecipe
-from headstart.tokens import joining, shards, tokenizer
+from headstart.tokens import extension, joining, sampling, shards, tokenizer
+from headstart.tokens.settings import TokenizerConfig
 
 Tasks = Callable[[str, str, Sequence[dict[str, Any]]], list[dict[str, Any]]]
 
 
 def write(recipe: CorpusRecipe, work: Path, selected: Sequence[Mapping[str, Any]], run: Tasks) -> dict[str, Any]:
-    """Train or take the tokenizer, encode all parts, and join them into one folder for each split; return counts."""
+    """Make the tokenizer, encode all parts, and join them into one folder for each split; return counts."""
     assert recipe.tokenizer is not None
     home, done = work / "shards" / "tokenizer", work / "shards" / "done"
     if not artifact.is_complete(home):
         with artifact.staged(home, "tokenizer") as staging:
-            path = recipe.tokenizer.path
-            texts = _texts(work, "train")
-            made = tokenizer.load(path) if path is not None else tokenizer.train(texts, recipe.tokenizer, recipe.seed)
-            made.save_pretrained(str(staging))
+            _write_tokenizer(recipe.tokenizer, _texts(work, "train"), recipe.seed, staging)
     counts: dict[str, Any] = {}
     for split in SPLITS:
         held = [note["part"] for note in selected if note["splits"].get(split)]
@@ -53,6 +51,17 @@ def write(recipe: CorpusRecipe, work: Path, selected: Sequence[Mapping[str, Any]
                 joining.join([work / "shards" / split / f"part-{held[place]:05d}" for place in order], staging)
         counts[split] = json.loads((done / split / "counts.json").read_text(encoding="utf-8"))
     return counts
+
+
+def _write_tokenizer(settings: TokenizerConfig, texts: Iterable[str], seed: int, folder: Path) -> None:
+    """Write the tokenizer: a ready one, with the text's words in its vocabulary if asked, or a new one."""
+    if settings.path is None:
+        tokenizer.train(texts, settings, seed).save_pretrained(str(folder))
+    elif settings.extend is None:
+        tokenizer.load(settings.path).save_pretrained(str(folder))
+    else:
+        chunks = sampling.sample(texts, settings.sample_mb, seed)
+        extension.extend(tokenizer.load(settings.path), chunks, settings.extend, folder)
 
 
 def encode_part(task: Mapping[str, Any]) -> dict[str, Any]:
