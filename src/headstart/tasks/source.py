@@ -65,11 +65,15 @@ class CheckpointFolder:
         return usable(tokenizer)
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:
-        """Load the weights; the head's are new. Keywords go to `from_pretrained`."""
+        """Load the weights; the head is new, also in place of one of another size. Keywords go to `from_pretrained`."""
         self._seed()
         try:
-            how = {"config": self._config(), "dtype": torch.float32, **loading}
+            how = {"config": self._config(), "dtype": torch.float32, "ignore_mismatched_sizes": True, **loading}
             model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **how)
+            unlike = {key for key, *_ in info["mismatched_keys"]}
+            of_body = sorted(key for key in unlike if key.startswith(f"{model.base_model_prefix}."))
+            if of_body:
+                raise ValueError(f"{of_body[0]} is of another size than config.json says")
         except HeadstartError:
             raise
         # What a hostile config or header leads to cannot be told beforehand; out of memory is one of the ends.
@@ -79,7 +83,7 @@ class CheckpointFolder:
                 allowed="model.safetensors lies beside config.json and fits it",
                 do="Restore or complete the folder",
             ) from error
-        self._new = frozenset(info["missing_keys"])
+        self._new = frozenset({*info["missing_keys"], *unlike})
         return model  # type: ignore[no-any-return]
 
     def fresh(self) -> PreTrainedModel:

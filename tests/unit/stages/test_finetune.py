@@ -184,3 +184,13 @@ def test_a_frozen_body_is_paid_for_once(way, recipe_of, tmp_path):
         folder = headstart.finetune(recipe_of["finetune"](way, **settings), quiet=True)
         spent.append(artifact.read_manifest(folder)["cost"]["flops"])
     assert 0 < spent[0] < spent[1] < 1.5 * spent[0]
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "bert"])
+def test_a_head_of_another_size_gives_way(way, recipe_of, tmp_path, kind):
+    """A discriminator tells each token by one number; a classifier of six labels starts anew on its body."""
+    pretrain = recipe_of["pretrain"](way, output=str(tmp_path / "discriminator"), objective="replaced_token")
+    pretrain["backbone"] = {"family": "encoder", "kind": kind, "size": "tiny"}
+    start = headstart.pretrain(pretrain, quiet=True)
+    tuned = headstart.finetune(recipe_of["finetune"](way, output=str(tmp_path / "tuned"), model=str(start)), quiet=True)
+    assert headstart.load(tuned)[0].config.num_labels == 6
