@@ -192,7 +192,7 @@ def _publish(
     facts: dict[str, Any] = {
         "recipe": folder.recipe,
         "seed": recipe.seed,
-        "parents": prepared.parents | _checkpoint(recipe),
+        "parents": prepared.parents | _networks(recipe),
         "data": prepared.facts,
         "progress": {"steps": progress.step, "tokens": progress.tokens, **_epochs(loop, prepared)},
         "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.unigram_entropy},
@@ -210,17 +210,25 @@ def _publish(
 
 def _inputs(recipe: PretrainRecipe) -> dict[str, str]:
     """Name what is read by its content."""
-    parts, extended = mixture.parts_of(recipe.corpus), tokenizer_of(recipe).path if recipe.tokenizer.extend else None
-    ready = {"tokenizer": artifact.identity(extended)} if extended and extended.is_dir() else {}
-    read = {name: identity[:16] for name, identity in (_checkpoint(recipe) | ready).items()}
-    return read | {f"corpus {name}".strip(): fingerprint(readers.sources(part)) for name, part in parts.items()}
+    # A checkpoint's own tokenizer is named with it, unless another is made of it.
+    ready = tokenizer_of(recipe).path if recipe.tokenizer.extend else recipe.tokenizer.path
+    found = _networks(recipe) | _identities(tokenizer=ready)
+    parts = mixture.parts_of(recipe.corpus)
+    return {name: identity[:16] for name, identity in found.items()} | {
+        f"corpus {name}".strip(): fingerprint(readers.sources(part)) for name, part in parts.items()
+    }
 
 
-def _checkpoint(recipe: PretrainRecipe) -> dict[str, str]:
-    """Name the checkpoint that a run starts from, where it does, by its content."""
+def _networks(recipe: PretrainRecipe) -> dict[str, str]:
+    """Name the checkpoint that a run starts from and the teacher that it learns from, where it does, by content."""
     section = recipe.backbone
-    path = section.path if isinstance(section, Checkpoint.Config) else None
-    return {"checkpoint": artifact.identity(path)} if path is not None and path.is_dir() else {}
+    start = section.path if isinstance(section, Checkpoint.Config) else None
+    return _identities(checkpoint=start, teacher=getattr(recipe.objective, "teacher", None))
+
+
+def _identities(**folders: Path | None) -> dict[str, str]:
+    """Name folders by their content, those that are there."""
+    return {name: artifact.identity(path) for name, path in folders.items() if path is not None and path.is_dir()}
 
 
 def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain import PretrainRecipe, _inputs
 from headstart.stages.run_folder import RunFolder
 
 
@@ -125,6 +125,27 @@ def test_a_changed_input_behind_the_same_path_is_refused(tmp_path):
     assert RunFolder(path, recipe(path), {"corpus": "aaaa"}).status == "unfinished"
     with pytest.raises(ArtifactError, match="begun by this recipe with another corpus"):
         RunFolder(path, recipe(path), {"corpus": "bbbb"})
+
+
+def test_a_teacher_and_a_ready_tokenizer_are_inputs(tmp_path):
+    (tmp_path / "a.txt").write_text("In the beginning.", encoding="utf-8")
+    corpus = {"corpus": {"files": [str(tmp_path / "a.txt")]}}
+    assert set(_inputs(recipe(tmp_path / "r", **corpus))) == {"corpus"}, "runs without them are named as ever"
+    for name in ("teacher", "tokenizer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}", encoding="utf-8")
+    given = recipe(
+        tmp_path / "r", objective={"name": "distillation", "teacher": str(tmp_path / "teacher")},
+        tokenizer={"path": str(tmp_path / "tokenizer")}, **corpus,
+    )  # fmt: skip
+    RunFolder(given.output, given, _inputs(given))
+    begun(given.output)
+    assert RunFolder(given.output, given, _inputs(given)).status == "unfinished"
+    for name in ("teacher", "tokenizer"):
+        (tmp_path / name / "config.json").write_text('{"other": 1}', encoding="utf-8")
+        with pytest.raises(ArtifactError, match=f"with another {name}"):
+            RunFolder(given.output, given, _inputs(given))
+        (tmp_path / name / "config.json").write_text("{}", encoding="utf-8")
 
 
 def test_inputs_are_part_of_the_fingerprint(tmp_path):
