@@ -40,13 +40,25 @@ def objective_of(recipe: PretrainRecipe) -> Objective:
         )
     if isinstance(section, Checkpoint.Config):
         Checkpoint(section).require_fitting(recipe.training.longest)
-        if recipe.warm_start is not None:
-            raise RecipeError(
-                f"warm_start is set, and {section.path} has learnt its token vectors",
-                allowed="It gives a new network its first ones",
-                do="Leave out warm_start",
-            )
+    if recipe.warm_start is not None:
+        _require_new_vectors(recipe)
     return objective
+
+
+def _require_new_vectors(recipe: PretrainRecipe) -> None:
+    """Raise where token vectors would be counted for a network that starts with learnt ones."""
+    section = recipe.backbone
+    if isinstance(section, Checkpoint.Config):
+        learnt, do = str(section.path), "Leave out warm_start"
+    elif getattr(recipe.objective, "initialise", False):
+        learnt, do = "objective.teacher", "Leave out warm_start, or set objective.initialise to false"
+    else:
+        return
+    raise RecipeError(
+        f"warm_start is set, and {learnt} has learnt its token vectors",
+        allowed="It gives a new network its first ones",
+        do=do,
+    )
 
 
 def require_shardable(recipe: PretrainRecipe, objective: Objective, world: World) -> None:

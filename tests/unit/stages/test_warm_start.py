@@ -52,6 +52,13 @@ def test_the_first_loss_is_near_the_unigram_entropy(way, recipe_of, tmp_path):
     assert facts["validation"]["loss"] == pytest.approx(facts["unigram_entropy"], abs=0.25)
 
 
+def test_a_student_that_starts_from_its_teacher_needs_none(way, recipe_of, tmp_path):
+    given = recipe(way, recipe_of, tmp_path / "out", warm_start={})
+    given["objective"] = {"name": "distillation", "teacher": str(way / "pretrained")}
+    with pytest.raises(RecipeError, match=r"objective\.teacher has learnt its token vectors.*initialise to false"):
+        headstart.pretrain(given, quiet=True)
+
+
 def test_a_checkpoint_needs_none(way, recipe_of, tmp_path):
     first = headstart.pretrain(recipe(way, recipe_of, tmp_path / "first"), quiet=True)
     again = recipe(way, recipe_of, tmp_path / "again", warm_start={})
