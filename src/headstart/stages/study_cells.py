@@ -20,7 +20,7 @@ import torch
 
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Task
-from headstart.core.errors import ArtifactError, HeadstartError, ResourceError, first_line
+from headstart.core.errors import HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
 from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.cost import CostConfig, Meter
@@ -37,7 +37,6 @@ from headstart.tasks import labelled
 from headstart.tasks.source import require_checkpoint
 
 RESULT, CURVE, JOURNAL = "result.json", "curve.jsonl", "journal.jsonl"
-_PATIENCE_SECONDS = 0.2
 
 
 def order(node: Node, output: Path, threads: int = 1) -> str:
@@ -75,12 +74,10 @@ def _held(work: Path) -> Iterator[Path]:
     while True:
         work.mkdir(parents=True, exist_ok=True)
         try:
-            lock = FolderLock(work)
+            lock = FolderLock(work, wait=True)
             break
         except FileNotFoundError:
             continue  # Whoever held it has just finished and swept up.
-        except ArtifactError:
-            time.sleep(_PATIENCE_SECONDS)
     yield work
     shutil.rmtree(work, ignore_errors=True)
     del lock
