@@ -100,7 +100,8 @@ class FinetuneRecipe(Section):
 
     @model_validator(mode="after")
     def _apart(self) -> FinetuneRecipe:
-        chosen = getattr(self.adaptation, registry.SELECTOR["adaptations"])
+        # A section at fault is told of elsewhere, and stands here as nothing.
+        chosen = getattr(self.adaptation, registry.SELECTOR["adaptations"], None)
         for entry in self.company:
             if isinstance(entry, dict) and entry["name"] == chosen and len(entry) > 1:
                 raise ValueError(
