@@ -250,8 +250,7 @@ def _cell(
     else:
         work = folder.path / "work" / home.name
         cell, model = run_adaptation(recipe, task, splits, method, section, seed, work, folder.fingerprint, quiet)
-        if known_before is not None and method != _FROM_NOTHING:
-            cell.details["forgetting"] = asdict(known_before.forgetting(model))
+        tell_forgetting(cell, model, known_before)
         logs = folder.path / "logs" / home.name
         shutil.rmtree(logs, ignore_errors=True)
         if (work / "logs").is_dir():  # there are none where nothing was trained
@@ -277,6 +276,12 @@ def run_adaptation(
         batch_size=recipe.training.batch_size, max_length=recipe.training.max_length, seed=seed, work=work,
         fingerprint=fingerprint, cost=recipe.cost, quiet=quiet,
     )  # fmt: skip
+
+
+def tell_forgetting(cell: Cell, model: PreTrainedModel, known_before: Probe | None) -> None:
+    """Add to a cell what its method did to what the checkpoint could do before, where that is asked for."""
+    if known_before is not None and cell.method != _FROM_NOTHING:
+        cell.details["forgetting"] = asdict(known_before.forgetting(model))
 
 
 def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> Cell:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,7 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     cell, model = finetune.run_adaptation(
         recipe, task, splits, method, section, recipe.seed, work, fingerprint=node.id, quiet=True
     )
-    if known_before is not None:
-        cell.details["forgetting"] = asdict(known_before.forgetting(model))
+    finetune.tell_forgetting(cell, model, known_before)
     _write(node, output, task, splits, cell, work / "logs" / "metrics.jsonl")
 
 

@@ -114,8 +114,6 @@ def _reads(baseline: str, key: str) -> bool:
 def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str, Any]) -> None:
     """Add the cells of one trained system, and the pre-training beneath them."""
     finetune = {**raw["finetune"], "output": "cell", "seeds": 1, "company": []}
-    if system.baseline == SCRATCH:
-        finetune["forgetting"] = False  # It keeps nothing of the checkpoint.
     if raw["pretrain"] is not None:
         finetune["model"] = "made by this study"
     recipe = config.to_dict(config.fill(FinetuneRecipe, finetune, where=_place(point, system)))

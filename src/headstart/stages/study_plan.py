@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +14,12 @@ from headstart.core import config, registry
 from headstart.core.contracts import Examples, Task
 from headstart.core.errors import HeadstartError
 from headstart.evaluation.cost import CostConfig, PriceTag, forecast_tag
-from headstart.stages import plan
+from headstart.stages import plan, study_engine
 from headstart.stages.finetune import FinetuneRecipe, read_data
-from headstart.stages.study_cells import RESULT
 from headstart.stages.study_executors import local_workers
 from headstart.stages.study_graph import build
 from headstart.studies.definition import Study
-from headstart.studies.graph import Graph, Node, home, is_finished
+from headstart.studies.graph import Graph, Node, is_finished
 from headstart.training.budget import Budget
 
 _NOT_FORESEEN = "baseline", "overlap", "prepare"
@@ -72,7 +70,8 @@ def run(study: Study) -> StudyPlan:
         groups.setdefault(_group(node), []).append(node)
     speeds: dict[str, dict[str, Any]] = {}
     for nodes in groups.values():
-        todo = [node for node in nodes if not is_finished(study.output, node.id)]
+        there = [node for node in nodes if is_finished(study.output, node.id)]
+        todo = [node for node in nodes if node not in there]
         part = Part(_name(nodes[0], made.graph), len(nodes), len(todo))
         made.parts.append(part)
         if nodes[0].kind in _NOT_FORESEEN:
@@ -82,7 +81,6 @@ def run(study: Study) -> StudyPlan:
                 if nodes[0].kind == "pretrain":
                     part.tag = _pretraining(todo, speeds)
                 else:
-                    there = [node for node in nodes if is_finished(study.output, node.id)]
                     part.tag = _finetuning(todo, _measured(study.output, there), speeds)
             except HeadstartError as error:
                 part.note = f"{_UNKNOWN_COST}: {error}"
@@ -177,12 +175,8 @@ def _finetuning(
 
 def _measured(output: Path, finished: list[Node]) -> dict[int, PriceTag]:
     """Return what a cell of each number of labels cost, from those that are there."""
-    found: dict[int, PriceTag] = {}
-    for node in finished:
-        known = json.loads((home(output, node.id) / RESULT).read_text(encoding="utf-8"))
-        if "cost" in known:
-            found[_labels(node)] = PriceTag.from_dict(known["cost"])
-    return found
+    paid = {_labels(node): study_engine.price(output, node.id) for node in finished}
+    return {labels: PriceTag.from_dict(cost) for labels, cost in paid.items() if cost}
 
 
 def _labels(node: Node) -> int:

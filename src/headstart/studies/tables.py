@@ -78,42 +78,44 @@ def context_columns(study: Study) -> list[Column]:
 def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     """Return the table of scores: what repeats to the byte, measured by no clock."""
     resamples.prepare(results)
-    columns = [
-        *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", _decimals(1)),
-        Column("sd", _decimals(1)), Column("low", _decimals(1)), Column("high", _decimals(1)),
-        Column(f"lead over {study.reference}", _signed), Column("lead low", _signed), Column("lead high", _signed),
-        Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
-        Column("p Holm", p_told), Column("trained parameters", _counted), Column("FLOPs", _powers),
-        Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
-        Column("mean without overlap", _decimals(1)), _word("state"),
-    ]  # fmt: skip
     there = present(results)
     keys = [(context, system) for context, systems in there.items() for system in systems]
     references = {
         context: system for context, systems in there.items() for system in systems if system.name == study.reference
     }
     leads = [_lead(results, resamples, context, system, references.get(context)) for context, system in keys]
-    places = [place for place, lead in enumerate(leads) if lead is not None]
-    # Signs of few seeds can flip by chance so easily that no lead, however large, would outlast the correction.
-    is_in_reach = 2 * 0.5**study.seeds * len(places) <= LEVEL
-    values = holm([leads[p].p_value for p in places]) if is_in_reach else []  # type: ignore[union-attr]
-    corrected = dict(zip(places, values, strict=is_in_reach))
+    corrected = _corrected(leads, study.seeds)
+    columns = [
+        *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", _decimals(1)),
+        Column("sd", _decimals(1)), Column("low", _decimals(1)), Column("high", _decimals(1)),
+        Column(f"lead over {study.reference}", _signed), Column("lead low", _signed), Column("lead high", _signed),
+        Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
+        *([] if corrected is None else [Column("p Holm", p_told)]),
+        Column("trained parameters", _counted), Column("FLOPs", _powers),
+        Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
+        Column("mean without overlap", _decimals(1)), _word("state"),
+    ]  # fmt: skip
     rows, unfinished = [], []
     for place, (context, system) in enumerate(keys):
         runs = results.of(system, context)
         state = _state(study, results, context, system)
         measured = _measured(runs, results.overlaps.get((system, context)))
-        lead = _told(leads[place], runs, corrected.get(place))
+        lead = [*_told(leads[place], runs), *([] if corrected is None else [corrected[place]])]
         rows.append([*context, system.name, *measured[:6], *lead, *measured[6:], state])
         unfinished.append(state != "")
-    if not is_in_reach:
-        drop = [column.name for column in columns].index("p Holm")
-        columns, rows = _without_column(columns, drop), [_without_column(row, drop) for row in rows]
     return Table("table", "Scores in full", columns, rows, unfinished)
 
 
-def _without_column(values: list[Any], place: int) -> list[Any]:
-    return [*values[:place], *values[place + 1 :]]
+def _corrected(leads: Sequence[Comparison | None], seeds: int) -> list[float | None] | None:
+    """Return Holm's p-value of each lead; None where no lead, however large, could have one below the level.
+
+    Signs of few seeds agree by chance so easily that nothing would outlast the correction.
+    """
+    known = [lead.p_value for lead in leads if lead is not None]
+    if 2 * 0.5**seeds * len(known) > LEVEL:
+        return None
+    values = iter(holm(known))
+    return [None if lead is None else next(values) for lead in leads]
 
 
 def present(results: Results) -> dict[Context, list[System]]:
@@ -168,13 +170,13 @@ def _lead(
     return None if made is None else compare([made])
 
 
-def _told(lead: Comparison | None, runs: dict[int, Outcome], corrected: float | None) -> list[Any]:
+def _told(lead: Comparison | None, runs: dict[int, Outcome]) -> list[Any]:
     if lead is None:
-        return [None] * 7
+        return [None] * 6
     some = next(iter(runs.values()))
     scale = about(some.metric).scale
     both = [min(1.0, 2 * min(pair_of_p)) for pair_of_p in (lead.p_seeds, lead.p_examples)]
-    return [scale * lead.difference, scale * lead.low, scale * lead.high, lead.effect, *both, corrected]
+    return [scale * lead.difference, scale * lead.low, scale * lead.high, lead.effect, *both]
 
 
 def _state(study: Study, results: Results, context: Context, system: System) -> str:
