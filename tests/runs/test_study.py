@@ -186,11 +186,12 @@ def test_a_hole_is_named_and_the_rest_stands(place, cli):
         "labels": {"finetune.data.labels": [16]},
         "test": {name: {"finetune.data.test": f"{place}/{name}.csv"} for name in ("test", "no")},
     }}  # fmt: skip
+    (place / "no.csv").write_text("words\nNo label here.\n", encoding="utf-8")
     path = write_study(place, "holes", **broken)
     said = cli("study", "run", str(path), "--quiet", expect=1)
-    assert "6 of 12 cells" in said and said.count("and 5 more failed: there is no file") == 1
+    assert "6 of 12 cells" in said and said.count(f"and 5 more failed: {place}/no.csv has no column") == 1
     table = tables_of(place / "holes")["table.csv"]
-    assert table.count("failed with seeds 0, 1, 2: there is no file") == 2
+    assert table.count(f"failed with seeds 0, 1, 2: {place}/no.csv has no column") == 2
     (place / "no.csv").write_bytes((place / "test.csv").read_bytes())
     study_graph._content.cache_clear()
     cli("study", "run", str(path), "--quiet")

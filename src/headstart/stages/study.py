@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from headstart.core import artifact, config
+from headstart.core.errors import DataError
 from headstart.core.lock import FolderLock
 from headstart.stages import study_engine
 from headstart.stages.study_engine import Tally
@@ -83,10 +84,11 @@ def run(study: Study, quiet: bool = False) -> Tally:
 
     A study that was stopped, or killed, goes on; one whose file was changed computes what the change concerns.
     """
+    graph = build(study)
+    _require_inputs(graph)
     study.output.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(study.output)
     artifact.write_whole(study.output / DEFINITION, config.to_yaml(study))
-    graph = build(study)
     there = sum(is_finished(study.output, name) for name in graph.nodes)
     budget = None if study.budget_hours is None else 3600 * study.budget_hours
     with Teller(len(graph.nodes), there, quiet) as teller:
@@ -100,6 +102,17 @@ def run(study: Study, quiet: bool = False) -> Tally:
         formats.write_all(table, study.output / TABLES)
     del lock
     return tally
+
+
+def _require_inputs(graph: Graph) -> None:
+    """Refuse before the first cell what would leave holes after the last."""
+    absent = graph.absent()
+    if absent:
+        told = "; ".join(f"{path} (read by {count:,} cells)" for path, count in absent.most_common())
+        raise DataError(
+            f"the study reads what is not there: {told}",
+            do="Put it there, set the variable that names it, or leave those cells out by `without`",
+        )
 
 
 def summary(standing: Standing, tally: Tally) -> list[str]:

@@ -17,7 +17,7 @@ from headstart.stages.finetune import FinetuneRecipe, LabelledData
 from headstart.stages.pretrain import PretrainRecipe
 from headstart.stages.run_folder import identity_of
 from headstart.studies.definition import SCRATCH, Study
-from headstart.studies.graph import Cell, Graph, Node, home
+from headstart.studies.graph import ABSENT, Cell, Graph, Node, home
 from headstart.studies.grid import Context, Point, System, is_left_out, points, with_settings
 
 _READ = ("train", "validation", "test")
@@ -148,7 +148,8 @@ def _add_baseline(graph: Graph, study: Study, point: Point, system: System, fine
     recipe = config.to_dict(config.fill(BaselineRecipe, asked, where=_place(point, system)))
     reads = _files(recipe["data"])
     if system.baseline == "glove":
-        reads["vectors"] = _content(glove.vectors_path() or "")
+        vectors = glove.vectors_path()
+        reads["vectors"] = _content(vectors) if vectors else "none"
     for seed in study.all_seeds:
         own = {**recipe, "seed": seed}
         node = graph.add(Node.addressed("baseline", own, _identity(own), (), reads))
@@ -158,7 +159,7 @@ def _add_baseline(graph: Graph, study: Study, point: Point, system: System, fine
 def _pretrained(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -> Node:
     """Add the pre-training that a cell starts from, and the text that it reads as tokens."""
     own = {**recipe, "seed": seed if study.seed_pretraining else recipe["seed"]}
-    reads = {"corpus": config.fingerprint(_sources(own["corpus"]))}
+    reads = {"corpus": _sources(own["corpus"])}
     tokenizer = own["tokenizer"].get("path")
     if tokenizer:
         reads["tokenizer"] = _content(tokenizer)
@@ -182,7 +183,7 @@ def _pretrained(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -
 def _overlap(recipe: Mapping[str, Any], corpus: dict[str, Any]) -> Node:
     asked = {"task": recipe["task"], "test": recipe["data"]["test"], "corpus": corpus}
     own = config.to_dict(config.fill(OverlapRecipe, asked))
-    reads = {"test": _content(own["test"]), "corpus": config.fingerprint(_sources(corpus))}
+    reads = {"test": _content(own["test"]), "corpus": _sources(corpus)}
     identity = {"task": own["task"], "words": own["words"], "corpus": _without_paths(own["corpus"])}
     return Node.addressed("overlap", own, identity, (), reads)
 
@@ -217,27 +218,29 @@ def _files(data: Mapping[str, Any]) -> dict[str, str]:
     return {key: _content(value) for key, value in data.items() if _is_path(key, value)}
 
 
-def _sources(corpus: Mapping[str, Any]) -> list[Any]:
-    """Name a corpus's files by their content; one that is not there yet, by its pattern."""
-    parts = corpus.get("parts", [corpus])
-    return [_expanded(tuple(part["files"])) for part in parts]
+def _sources(corpus: Mapping[str, Any]) -> str:
+    """Name a corpus by the content of its files."""
+    found: list[Any] = []
+    for part in corpus.get("parts", [corpus]):
+        try:
+            found.append(_expanded(tuple(part["files"])))
+        except DataError:
+            return ABSENT + ", ".join(part["files"])
+    return config.fingerprint(found)
 
 
 @lru_cache(maxsize=256)
 def _expanded(files: tuple[str, ...]) -> Any:
-    try:
-        return readers.described(readers.expand(files))
-    except DataError:
-        return ["absent", *files]
+    return readers.described(readers.expand(files))
 
 
 @lru_cache(maxsize=1024)
 def _content(path: str) -> str:
-    """Return a hash of a file or folder; its path where there is none, which the cell itself will complain of."""
+    """Return a hash of a file or folder; its path, marked as absent, where there is none."""
     place = Path(path)
     if place.is_file():
         return artifact.sha256(place)[:16]
-    return artifact.identity(place)[:16] if path and place.is_dir() else f"absent {path}".strip()
+    return artifact.identity(place)[:16] if path and place.is_dir() else ABSENT + path
 
 
 def _place(point: Point, system: System) -> str:

@@ -99,6 +99,8 @@ def render(made: StudyPlan) -> str:
         f"{'to compute':<12}{len(graph.nodes):,} cells ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}); "
         f"{there:,} are there",
     ]
+    for path, count in graph.absent().most_common():
+        lines.append(f"{'not there':<12}{path}, which {count:,} cells read")
     for node, count in graph.shared():
         lines.append(f"{'shared':<12}{_name(node, graph)} ({node.id}) serves {count:,} cells")
     twice = len(graph.cells) - len({cell.node for cell in graph.cells})

@@ -13,6 +13,8 @@ from headstart.studies.grid import Context, System
 
 Kind = Literal["prepare", "pretrain", "finetune", "baseline", "overlap"]
 CELLS, WORK, FAILURES = "cells", "work", "failures"
+ABSENT = "absent "
+"""Stands before the path of what a node reads, in place of its content, where there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Graph:
         readers = Counter(parent for node in self.nodes.values() for parent in node.parents)
         for name, count in readers.items():
             yield self.nodes[name], count
+
+    def absent(self) -> Counter[str]:
+        """Return every file or folder that cells read and that is not there, with how many of them read it."""
+        reads = (found for node in self.nodes.values() for found in set(node.inputs.values()))
+        return Counter(found.removeprefix(ABSENT) for found in reads if found.startswith(ABSENT))
 
     def descendants(self, name: str) -> set[str]:
         """Return every node that cannot be computed without this one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headstart.core import config
-from headstart.core.errors import RecipeError
+from headstart.core.errors import DataError, RecipeError
 from headstart.stages import study as stage
 from headstart.stages import study_graph
 from headstart.stages.study_engine import Tally
@@ -105,6 +105,15 @@ def test_files_that_are_not_there_are_not_taken_for_each_other(files):
     sections = {"axes": {"task": tasks}, "base": study(files).base.model_dump() | {"pretrain": None}, "compare": []}
     graph = build(study(files, **sections, baselines=["majority"]))
     assert len(graph.nodes) == len(graph.cells) == 2 * 3
+    assert graph.absent() == {f"{files}/no.csv": 3, f"{files}/none.csv": 3}
+
+
+def test_nothing_is_begun_where_a_file_is_not_there(files):
+    (files / "corpus.txt").unlink()
+    study_graph._expanded.cache_clear()
+    with pytest.raises(DataError, match=r"corpus\.txt \(read by \d+ cells\)"):
+        stage.run(study(files), quiet=True)
+    assert not (files / "out").exists()
 
 
 def test_a_change_concerns_what_depends_on_it(files):

@@ -24,6 +24,7 @@ def test_cells_that_are_not_foreseen_are_not_called_done(tmp_path):
     said = study_plan.render(study_plan.run(study_of(tmp_path)))
     assert "not foreseen: there is no file" in said or "not foreseen: model is" in said
     assert said.endswith("forecast    none: 5 cells are not foreseen")
+    assert f"not there   {tmp_path}/no.csv, which 10 cells read" in said
 
 
 def test_a_seed_costs_what_its_siblings_did(tmp_path):
