@@ -18,6 +18,9 @@ from headstart.core.errors import RecipeError
 
 _CONCATENATED = 4
 """BERT's best features were the last four layers side by side (Devlin et al. 2019, table 7)."""
+_ONE_POSITION = ("SequenceClassification", "MultipleChoice")
+_FIRST = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+"""Types of network whose heads for a whole text read its first position."""
 _TOPS = {"top": "none", "mean": "none", "concat": "projection", "mix": "mix"}
 
 
@@ -58,6 +61,11 @@ class Features(BaseAdaptation):
             None,
             description="bring each layer's states to one scale first, as ELMo may; by default for concat alone",
         )
+        pooling: Literal["own", "mean"] = Field(
+            "own",
+            description="what a head reads that reads one position of a text: that position, or the mean of all, which "
+            "suits sentence encoders. Where the head reads [CLS], it makes a network that needs Headstart to load",
+        )
         cache_mb: float = Field(2000, ge=0, description="states are kept up to this size, then computed anew")
 
         @model_validator(mode="after")
@@ -91,7 +99,7 @@ class Features(BaseAdaptation):
         if mixture is not None and as_it_is:
             reads, top = Reads(repetitions(model) + 1), OwnMixture(mixture)
         else:
-            reads = self._reads(repetitions(model) + 1)
+            reads = self._reads(repetitions(model) + 1, self._pools(model))
             top = build_top(_TOPS[settings.layers], reads.last, body.config.hidden_size)
             if mixture is not None:
                 mixture.requires_grad_(False)
@@ -102,15 +110,31 @@ class Features(BaseAdaptation):
         """Put the body back in its place, so that the saved model is plain, unless more than its output is read."""
         frozen = getattr(model, model.base_model_prefix)
         setattr(model, model.base_model_prefix, frozen.body)
-        if not frozen.reads.last or isinstance(frozen.top, OwnMixture):
+        if not (frozen.reads.last or frozen.reads.pool) or isinstance(frozen.top, OwnMixture):
             return model
         return around(model, frozen.reads, frozen.top, _TOPS[self.config.layers])
 
-    def _reads(self, states: int) -> Reads:
+    def _pools(self, model: PreTrainedModel) -> bool:
+        """Say whether the mean must be put where the head reads; a head that can pool by itself is told to."""
+        name = type(model).__name__
+        if self.config.pooling == "own" or not name.endswith(_ONE_POSITION):
+            return False
+        if hasattr(model.config, "classifier_pooling"):
+            model.config.classifier_pooling = "mean"
+            return False
+        if model.config.model_type not in _FIRST:
+            raise RecipeError(
+                f"adaptation.pooling is 'mean', and the head of {name} does not read the first position",
+                allowed=f"Networks that pool by themselves, and {', '.join(_FIRST)}",
+                do="Leave out adaptation.pooling",
+            )
+        return True
+
+    def _reads(self, states: int, pool: bool) -> Reads:
         """Say which of the network's states are read, the embeddings being the lowest."""
         settings = self.config
         if settings.layers == "top":
-            return Reads()
+            return Reads(pool=pool)
         last = settings.last or (min(_CONCATENATED, states - 1) if settings.layers == "concat" else states)
         if last > states:
             raise RecipeError(
@@ -120,4 +144,4 @@ class Features(BaseAdaptation):
             )
         # A network's inner states grow from layer to layer; side by side, the largest would drown the others.
         normalise = settings.layers == "concat" if settings.normalise is None else settings.normalise
-        return Reads(last, settings.layers == "mean", normalise)
+        return Reads(last, settings.layers == "mean", normalise, pool)

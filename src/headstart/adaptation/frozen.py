@@ -13,8 +13,8 @@ from headstart.adaptation.on_top import Reads, dressed
 class FrozenBody(torch.nn.Module):
     """Stands in for a model's body; the states that are read are remembered, the part on top works on them anew.
 
-    States are remembered by the text's token ids, so no caller needs to pass identities through the model. A new
-    pooler inside the body (BERT's) belongs to the head, and works on them anew as well.
+    States are remembered by the text's token ids, so no caller needs to pass identities through the model. A pooler
+    inside the body (BERT's) belongs to the head, and works on them anew as well.
     """
 
     def __init__(self, body: torch.nn.Module, reads: Reads, top: torch.nn.Module, cache_bytes: int) -> None:
@@ -67,7 +67,7 @@ class FrozenBody(torch.nn.Module):
         whole = torch.zeros(*input_ids.shape, width, device=input_ids.device)
         for row, key in enumerate(keys):
             whole[row, real[row]] = found[key]
-        return dressed(self.body, self.kind, self.top(whole))
+        return dressed(self.body, self.kind, self.reads.first(self.top(whole), attention_mask))
 
     def _remember(self, key: bytes, states: torch.Tensor) -> None:
         size = states.numel() * states.element_size()

@@ -100,8 +100,14 @@ def load(source: ModelSource, reinit_layers: int) -> PreTrainedModel:
 
 
 def freeze_body(model: PreTrainedModel, new: frozenset[str]) -> None:
-    """Leave trainable what the checkpoint did not hold, and the head; whatever came from it in the body is frozen."""
-    inside = {id(parameter) for parameter in model.base_model.parameters()}
+    """Leave trainable what the checkpoint did not hold, and the head; whatever else came from it in the body is frozen.
+
+    A pooler inside the body is part of the head: what it learnt in pre-training, if anything, was to read one position
+    for another task (MiniLM's frozen one takes 13 points of accuracy on SST-2 with 512 labels, on validation rows).
+    """
+    pooler = getattr(model.base_model, "pooler", None)
+    head = {id(parameter) for parameter in pooler.parameters()} if isinstance(pooler, torch.nn.Module) else set()
+    inside = {id(parameter) for parameter in model.base_model.parameters()} - head
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in new or id(parameter) not in inside)
 

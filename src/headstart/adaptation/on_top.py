@@ -21,6 +21,8 @@ class Reads:
     """Their mean, in place of one beside the other."""
     normalise: bool = False
     """Every layer's states are brought to mean 0 and variance 1 first."""
+    pool: bool = False
+    """The first position, which heads of BERT's kind read, holds the mean of the text's positions."""
 
     def __call__(self, output: ModelOutput) -> torch.Tensor:
         """Return states of shape (rows, positions, width × layers), the lowest layer's first, or their mean."""
@@ -30,6 +32,14 @@ class Reads:
         every: Any = output.get("hidden_states") or output["decoder_hidden_states"]
         layers = [F.layer_norm(s, s.shape[-1:]) if self.normalise else s for s in every[-self.last :]]
         return torch.stack(layers).mean(0) if self.mean else torch.cat(layers, dim=-1)
+
+    def first(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Put the mean of a text's states at its first position, where that is asked for."""
+        if not self.pool:
+            return states
+        real = torch.ones(states.shape[:2]) if mask is None else mask
+        shares = (real / real.sum(1, keepdim=True)).to(states)
+        return torch.cat([(states * shares[..., None]).sum(1, keepdim=True), states[:, 1:]], dim=1)
 
 
 class ScalarMix(nn.Module):

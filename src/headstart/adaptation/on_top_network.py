@@ -63,7 +63,7 @@ class OnTopModel(PreTrainedModel):
         self.top = top or build_top(config.top, self.reads.last, width, config.hidden)
         self._is_bare = False
         self.base_model.register_forward_pre_hook(self._ask, with_kwargs=True)
-        self.base_model.register_forward_hook(self._put_on_top)
+        self.base_model.register_forward_hook(self._put_on_top, with_kwargs=True)
         self.post_init()
 
     @property
@@ -96,11 +96,12 @@ class OnTopModel(PreTrainedModel):
         """Let the body tell the states of its layers where they are read."""
         return arguments, inputs if self._is_bare else {**inputs, "output_hidden_states": self.reads.last > 0}
 
-    def _put_on_top(self, body: nn.Module, _: Any, output: ModelOutput) -> ModelOutput:
+    def _put_on_top(self, body: nn.Module, _: Any, inputs: dict[str, Any], output: ModelOutput) -> ModelOutput:
         """Give the head what the part on top makes of them."""
         if self._is_bare:
             return output
-        return dressed(body, type(output), self.top(self.reads(output)))
+        states = self.reads.first(self.top(self.reads(output)), inputs.get("attention_mask"))
+        return dressed(body, type(output), states)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Leave all weights as they are: the plain network has drawn its own, and the part on top begins as it must."""

@@ -109,18 +109,19 @@ def test_the_body_stays_bit_identical_and_the_head_moves(given):
     train(given, model)
     after = body_of(model)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert all("pooler" in name for name in moved), "a pooler that the checkpoint did not hold is part of the head"
+    assert all("pooler" in name for name in moved), "a pooler is part of the head"
     assert not torch.equal(model.classifier.weight, head)
     finished = adaptation.finish(model)
     original = given.source.pretrained().base_model.state_dict()
     assert all(torch.equal(v, original[n]) for n, v in finished.base_model.state_dict().items() if "pooler" not in n)
 
 
-def test_what_is_trained_is_what_the_checkpoint_did_not_hold(given):
+def test_what_is_trained_is_the_head_and_the_pooler(given):
     adaptation, model = features(given)
     names = {name for group in adaptation.groups(model) for name in group.names}
     assert names == {name for name, p in model.named_parameters() if p.requires_grad}
     assert any("classifier" in name for name in names)
+    assert any("pooler" in name for name in names) == hasattr(given.source.pretrained().base_model, "pooler")
     assert not any("layers." in name or "encoder." in name or "embeddings" in name for name in names)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert trained < sum(p.numel() for p in model.parameters()) / 4
@@ -254,6 +255,33 @@ def test_several_layers_make_a_network_of_ours_that_says_the_same(given, layers,
     for one in (finished, loaded):
         torch.testing.assert_close(given.logits(one, 0, 1, 2), expected, atol=2e-5, rtol=1e-4)
     assert {*loaded.config.id2label.values()} == {"yes", "no"}
+
+
+@pytest.mark.parametrize("layers", ["top", "mix"])
+def test_a_head_that_reads_one_position_may_read_the_mean(given_of, layers, tmp_path):
+    given = given_of("bert")
+    adaptation, model = features(given, pooling="mean", layers=layers)
+    train(given, model)
+    batch = given.batch(0, 1, 2)
+    with torch.no_grad():
+        states = model.base_model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        own = features(given, layers=layers)[1]
+        own.base_model.top.load_state_dict(model.base_model.top.state_dict())
+        plain = own.base_model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+    means = [row[mask.bool()].mean(0) for row, mask in zip(plain, batch["attention_mask"], strict=True)]
+    torch.testing.assert_close(states[:, 0], torch.stack(means), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(states[:, 1:], plain[:, 1:])
+    expected = given.logits(model, 0, 1, 2)
+    adaptation.finish(model).save_pretrained(str(tmp_path))
+    loaded = AutoModelForSequenceClassification.from_pretrained(str(tmp_path))
+    torch.testing.assert_close(given.logits(loaded, 0, 1, 2), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_a_network_that_pools_by_itself_stays_plain(modern):
+    adaptation, model = features(modern, pooling="mean")
+    finished = adaptation.finish(model)
+    assert type(finished).__name__ == "ModernBertForSequenceClassification"
+    assert finished.config.classifier_pooling == "mean"
 
 
 def test_the_mixtures_weights_are_learnt(modern):
