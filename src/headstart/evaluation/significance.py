@@ -84,7 +84,8 @@ def paired_bootstrap(
     The statistic is the mean over seeds of metric(a) - metric(b). A single run on one side, as a baseline
     without chance has, stands against every run of the other. The interval holds the middle 95 % of the
     resampled differences; the two-sided p-value is the share of resamples that stray from the observed
-    difference by at least its own size, the observed one counted in, so it is never below 1/(samples + 1).
+    difference by at least its own size, the observed one counted in, so it is never below 1/(samples + 1); nor below
+    2/2^k where the systems answer k examples otherwise, which is all that a sign test could say of so few.
 
     It asks whether these trained models would differ on further examples of the same kind. Whether further
     seeds would is the question of `permutation_over_seeds`.
@@ -107,7 +108,15 @@ def paired_bootstrap(
     differences = np.concatenate([difference(counts) for counts in draw(len(gold), samples, seed)])
     low, high = np.quantile(differences, [0.025, 0.975])
     strays = int(np.sum(np.abs(differences - observed) >= abs(observed) - 1e-12))
-    return Comparison(observed, float(low), float(high), (strays + 1) / (samples + 1), seeds, len(gold))
+    unlike = sum(any(a[i] != b[i] for a, b in _pairs(a_runs, b_runs)) for i in range(len(gold)))
+    p_value = max((strays + 1) / (samples + 1), min(1.0, 2 * 0.5 ** min(unlike, 64)))
+    return Comparison(observed, float(low), float(high), p_value, seeds, len(gold))
+
+
+def _pairs(a_runs: Sequence[Sequence[Any]], b_runs: Sequence[Sequence[Any]]) -> list[tuple[Any, Any]]:
+    """Pair runs by seed; a single run stands against each of the other side."""
+    seeds = max(len(a_runs), len(b_runs))
+    return [(a_runs[seed % len(a_runs)], b_runs[seed % len(b_runs)]) for seed in range(seeds)]
 
 
 def permutation_over_seeds(a_scores: Sequence[float], b_scores: Sequence[float], seed: int = 0) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headstart.evaluation.forgetting import Forgetting
-from headstart.evaluation.metrics import about
+from headstart.evaluation.metrics import about, compute
 from headstart.evaluation.significance import Comparison, Interval, interval, p_clause, p_told, paired_bootstrap
 from headstart.stages import card
 from headstart.stages.adapt import Cell
@@ -46,7 +46,7 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
                 runs[0].details.get("trainable_parameters"),
                 sum(cell.cost["seconds"] for cell in runs) / len(runs),
                 None if any(e is None for e in energies) else sum(e for e in energies if e is not None) / len(runs),
-                failed(runs, cells.get("majority", ()), metric),
+                failed(runs, cells.get("majority", ()), gold, metric),
                 _forgetting(runs),
             )
         )
@@ -60,12 +60,20 @@ def _as_lead(found: Comparison, metric: str) -> Comparison:
     return replace(found, difference=-found.difference, low=-found.high, high=-found.low)
 
 
-def failed(runs: Sequence[Cell], majority: Sequence[Cell], metric: str) -> tuple[int, ...]:
+def failed(runs: Sequence[Cell], majority: Sequence[Cell], gold: Sequence[Any], metric: str) -> tuple[int, ...]:
     """Name the seeds of a trained method that score at or below the majority class: it learnt nothing of use there."""
-    floor = {cell.seed: cell.test[metric] for cell in majority}
+    floor = {cell.seed: _of_one_answer(cell, gold, metric) for cell in majority}
     sign = -1 if about(metric).lower_is_better else 1
-    trained = [cell for cell in runs if cell.seed in floor and "trainable_parameters" in cell.details]
+    trained = [cell for cell in runs if cell.seed in floor and cell.details.get("trainable_parameters")]
     return tuple(cell.seed for cell in trained if sign * cell.test[metric] <= sign * floor[cell.seed])
+
+
+def _of_one_answer(majority: Cell, gold: Sequence[Any], metric: str) -> float:
+    """Return the majority class's score; of tags, one for all, where the baseline gives each word its own."""
+    if about(metric).of != "labels":
+        return majority.test[metric]
+    answer = majority.details["chosen"]["answer"]
+    return compute([metric], gold, [[answer] * len(tags) for tags in gold])[metric]
 
 
 def markdown(table: Sequence[Row], metric: str, chosen: str) -> str:
@@ -101,9 +109,10 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
     for row in table:
         if row.lead is None:
             continue
-        spread = f"{scale * row.lead.low:+.1f} to {scale * row.lead.high:+.1f}"
-        points = f"{abs(scale * row.lead.difference):.1f}"
-        if points == "0.0":
+        digits = _digits(scale)
+        spread = f"{scale * row.lead.low:+.{digits}f} to {scale * row.lead.high:+.{digits}f}"
+        points = f"{abs(scale * row.lead.difference):.{digits}f}"
+        if not float(points):
             said.append(f"{chosen} and {row.method} score alike in {metric} ({spread}{unit and ' points'}).")
             continue
         verb = "beats" if row.lead.difference > 0 else "loses to"
@@ -126,17 +135,20 @@ def _forgetting(runs: Sequence[Cell]) -> Forgetting | None:
     return replace(found[0], before=before, after=after)
 
 
+def _digits(scale: float) -> int:
+    """Return the decimals that are told: a tenth of a point of a hundred, a thousandth of what is no share."""
+    return 3 if scale == 1 else 1
+
+
 def _cells(row: Row, scale: float) -> list[str]:
-    spread = (
-        "–"
-        if row.score.low is None or row.score.high is None
-        else f"{scale * row.score.low:.1f} to {scale * row.score.high:.1f}"
-    )
-    lead = (
-        ""
-        if row.lead is None
-        else f"{scale * row.lead.difference:+.1f} ({scale * row.lead.low:+.1f} to {scale * row.lead.high:+.1f})"
-    )
+    def told(value: float, sign: str = "") -> str:
+        return f"{scale * value:{sign}.{_digits(scale)}f}"
+
+    low, high = row.score.low, row.score.high
+    spread = "–" if low is None or high is None else f"{told(low)} to {told(high)}"
+    lead = ""
+    if row.lead is not None:
+        lead = f"{told(row.lead.difference, '+')} ({told(row.lead.low, '+')} to {told(row.lead.high, '+')})"
     p = "" if row.lead is None else p_told(row.lead.p_value)
     trained = "–" if row.trainable is None else f"{row.trainable:,}"
-    return [row.method, f"{scale * row.score.mean:.1f}", spread, lead, p, trained, f"{row.seconds:.1f}"]
+    return [row.method, told(row.score.mean), spread, lead, p, trained, f"{row.seconds:.1f}"]

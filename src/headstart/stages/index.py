@@ -135,7 +135,7 @@ def _build(recipe: IndexRecipe, work: Path, staging: Path, meter: RecordedMeter,
             )
             if graph is None:
                 kept = recipe.graph.model_dump()
-                graph = usearch.Index(ndim=vectors.shape[1], metric="ip", **kept)
+                graph = usearch.Index(ndim=vectors.shape[1], metric="cos", **kept)
             graph.add(np.arange(written, written + len(chunk)), vectors)
             writer.write_table(pa.Table.from_pylist([passage._asdict() for passage in chunk], schema))
             written += len(chunk)

@@ -110,13 +110,20 @@ class Classify(BaseTask):
             return (((logits.squeeze(-1) - batch["labels"]) / self.scale) ** 2).sum()
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
+    def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Run the model; a number comes in full precision, since bf16 tells no year from the next."""
+        last = _last_linear(model) if self.config.regression else None
+        if last is None:
+            return super().logits(model, batch)
+        exact = last.register_forward_hook(_in_full_precision)
+        try:
+            return super().logits(model, batch)
+        finally:
+            exact.remove()
+
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Start a regression head at the mean of the training labels, so that no step is spent on finding it."""
-        if not self.config.regression:
-            return
-        last = next(
-            (m for m in reversed(list(model.modules())) if isinstance(m, torch.nn.Linear) and m.out_features == 1), None
-        )
+        last = _last_linear(model) if self.config.regression else None
         if last is not None and last.bias is not None:
             with torch.no_grad():
                 last.weight.mul_(_REGRESSION_HEAD_SCALE)
@@ -154,6 +161,18 @@ class Classify(BaseTask):
                 raise DataError(
                     f"{examples.source}, row {row + 1} has the label {label!r}, which no training row has",
                     allowed=f"Labels seen in training: {known}",
-                    do="Mend the label, or raise data.labels so that every label is seen",
+                    do="Mend the label, or give training rows with it (data.validation may have taken the only ones)",
                 )
         return [numbers[label] for label in examples.labels]
+
+
+def _last_linear(model: PreTrainedModel) -> torch.nn.Linear | None:
+    """Return what makes the one number of a regression head."""
+    linear = (module for module in reversed(list(model.modules())) if isinstance(module, torch.nn.Linear))
+    return next((module for module in linear if module.out_features == 1), None)
+
+
+def _in_full_precision(linear: torch.nn.Linear, inputs: tuple[torch.Tensor], _: torch.Tensor) -> torch.Tensor:
+    bias = None if linear.bias is None else linear.bias.float()
+    with torch.autocast(inputs[0].device.type, enabled=False):
+        return F.linear(inputs[0].float(), linear.weight.float(), bias)

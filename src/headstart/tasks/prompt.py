@@ -77,6 +77,8 @@ class Prompt(BaseTask):
             empty = next((label for label, word in self.words.items() if not word.strip()), None)
             if empty is not None:
                 raise ValueError(f"words has no word for {empty!r}. A label's word is what the model would write.")
+            if len({word.strip() for word in self.words.values()}) < len(self.words):
+                raise ValueError("words has one word for two labels, which could not be told apart.")
             return self
 
         def filled(self) -> Template:

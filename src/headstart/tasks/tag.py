@@ -16,6 +16,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tasks.base import BaseTask, Padding, label_set, named_labels
+from headstart.tasks.framing import beginning
 from headstart.tasks.labelled import LABELS, TEXTS
 
 
@@ -100,6 +101,9 @@ class Tag(BaseTask):
                 # A tag that no training row has cannot be predicted; it counts as missed.
                 speaks[place], labels[place] = 1, number.get(tags[word], -100)
             feature = {key: encoded[key][row] for key in keys}
+            if not owners:
+                # A decoder's tokenizer may leave nothing of a sentence, and a network reads one token at least.
+                feature, speaks, labels = {"input_ids": [beginning(reading)]}, [0], [-100]
             features.append(
                 feature | {"labels": labels, "speaks": speaks, "spoken": sorted(speaker), "words": len(words)}
             )

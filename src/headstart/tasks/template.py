@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from headstart.core.contracts import Feature, Reading
 from headstart.core.errors import DataError, RecipeError
-from headstart.tasks.framing import frame
+from headstart.tasks.framing import beginning, frame
 
 LABEL = "label"
 
@@ -93,7 +93,8 @@ class Asker:
                 )
             # At most half at a time: the others of a row give their share.
             kept = max(whole - (length - self.reading.max_length), whole // 2)
-            end = spans[longest][kept - 1][1] if kept else 0
+            # A character may be several tokens: something must go each time.
+            end = min(spans[longest][kept - 1][1], len(texts[longest]) - 1) if kept else 0
             texts = [text[:end] if place == longest else text for place, text in enumerate(texts)]
 
     def _passes(self, texts: Sequence[str]) -> list[Feature]:
@@ -110,7 +111,9 @@ class Asker:
 
     def _continued(self, before: str, _: str, word: str) -> tuple[list[int], list[int], list[int]]:
         """Let a decoder go on; a blank before the word belongs to the word's token, as it does in running text."""
-        prompt, whole = ([*self.opens, *self._ids(text)] for text in (before.rstrip(" "), before + word))
+        # Where nothing stands before the word, something must: a decoder predicts after a token.
+        opens = self.opens or ([] if self._ids(before.rstrip(" ")) else [beginning(self.reading)])
+        prompt, whole = ([*opens, *self._ids(text)] for text in (before.rstrip(" "), before + word))
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False)))
         return whole[:-1], list(range(same - 1, len(whole) - 1)), whole[same:]
 

@@ -88,7 +88,7 @@ class TextToText(WritingTask):
         self.cast.check(lambda text: _respelt(text, reading))
         names = columns_of(self.config.template)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*(examples.columns[n] for n in names), strict=True)]
-        room = min(self.config.max_target, reading.max_length // 2) if reading.family == "decoder" else 0
+        room = self.room(reading) if reading.family == "decoder" else 0
         fitted = [self._fitted(row, reading, reading.max_length - room) for row in rows]
         targets = [self.cast.write(gold) for gold in examples.labels] if training else None
         features = self.written([source for source, _ in fitted], targets, reading)

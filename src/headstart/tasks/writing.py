@@ -12,12 +12,15 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
 from headstart.core.contracts import Batch, Feature, Reading
 from headstart.tasks.base import BaseTask, Padding, stack
 from headstart.tasks.source import beneath
+
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+"""What a checkpoint knows of its own tokens, and tells its generation config."""
 
 
 class WritingSettings(Section):
@@ -30,10 +33,9 @@ class WritingSettings(Section):
     no_repeat_ngram_size: int = Field(0, ge=0, description="no run of so many tokens is written twice; 0: any may be")
 
     def keywords(self) -> dict[str, Any]:
-        """Return the arguments of transformers' generate; what a checkpoint was once told to write does not count."""
-        fixed = {"do_sample": False, "min_length": 0, "temperature": None, "top_k": None, "top_p": None}
-        search = {"num_beams": self.num_beams, "no_repeat_ngram_size": self.no_repeat_ngram_size}
-        return fixed | search | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
+        """Return how it is searched, for transformers' GenerationConfig."""
+        search = {"do_sample": False, "num_beams": self.num_beams, "no_repeat_ngram_size": self.no_repeat_ngram_size}
+        return search | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
 
 
 class WritingTask(BaseTask):
@@ -51,15 +53,23 @@ class WritingTask(BaseTask):
         return "AutoModelForCausalLM" if family == "decoder" else "AutoModelForSeq2SeqLM"
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Let the saved model write as this task does, unless it is told otherwise."""
-        settings: Any = beneath(model).generation_config
-        settings.update(**self.config.keywords(), max_new_tokens=self.config.max_target, max_length=None)
+        """Let the saved model write as this task does; what a checkpoint was once told of writing does not count."""
+        network: Any = beneath(model)
+        tokens = {name: getattr(network.generation_config, name) for name in _TOKENS}
+        network.generation_config = GenerationConfig(
+            **self.config.keywords(), **tokens, max_new_tokens=self.config.max_target
+        )
+
+    def room(self, reading: Reading) -> int:
+        """Return how many tokens a target may have; in a decoder it shares max_length with the source."""
+        most = reading.max_length // 2 if reading.family == "decoder" else self.config.max_target
+        return min(self.config.max_target, most)
 
     def written(self, sources: Sequence[str], targets: Sequence[str] | None, reading: Reading) -> list[Feature]:
         """Return the features of some texts: with targets to train on, without them to be answered."""
         tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
         decodes = reading.family == "decoder"
-        room = min(self.config.max_target, reading.max_length // 2)
+        room = self.room(reading)
         most = reading.max_length - room if decodes else reading.max_length
         encoded = tokenizer(list(sources), truncation=True, max_length=most, return_attention_mask=False)
         read = encoded["input_ids"]
@@ -74,7 +84,9 @@ class WritingTask(BaseTask):
             {"input_ids": ids, "end": end, "room": room, "cut": lacks} for ids, lacks in zip(read, cut, strict=True)
         ]
         for feature, target in zip(features, targets or (), strict=targets is not None):
-            ids = self._target(target, reading)[:room]
+            whole = self._target(target, reading)
+            ids = whole[:room]
+            feature["cut_target"] = len(whole) > room
             before = len(feature["input_ids"]) if decodes else 0
             feature["labels"] = [-100] * before + ids
             if decodes:
@@ -91,9 +103,10 @@ class WritingTask(BaseTask):
         return batch
 
     def notes(self, features: Sequence[Feature]) -> list[str]:
-        """Say how many sources the model does not read to their end."""
-        cut = sum(feature["cut"] for feature in features)
-        return [f"{cut:,} of {len(features):,} sources are cut at training.max_length."] if cut else []
+        """Say how many sources the model does not read to their end, and how many targets it does not learn to."""
+        told = {"cut": "sources are cut at training.max_length", "cut_target": "targets are cut at task.max_target"}
+        counts = {key: sum(bool(feature.get(key)) for feature in features) for key in told}
+        return [f"{count:,} of {len(features):,} {told[key]}." for key, count in counts.items() if count]
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return cross-entropy, summed over the targets' tokens."""
@@ -116,10 +129,12 @@ class WritingTask(BaseTask):
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Let the model write, and return the ids up to the end of the text."""
         network: Any = model
+        # An adapter is opened on a checkpoint with a config of its own.
+        self.prepare_head(model)
         end = int(batch["end"][0])
         found = network.generate(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], eos_token_id=end, pad_token_id=end,
-            max_new_tokens=int(batch["room"].max()), max_length=None, **self.config.keywords(),
+            max_new_tokens=int(batch["room"].max()), max_length=None,
         )  # fmt: skip
         new = found[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
         return [ids[: ids.index(end)] if end in ids else ids for ids in new]

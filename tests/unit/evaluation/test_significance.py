@@ -176,3 +176,10 @@ def test_holm_lies_between_the_raw_and_bonferronis(p_values: list[float]) -> Non
         )
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+@pytest.mark.parametrize(("unlike", "least"), [(1, 1.0), (3, 0.25), (10, 2 / 2**10)])
+def test_few_examples_can_say_no_more_than_a_sign_test(unlike: int, least: float) -> None:
+    gold = ["a"] * (200 + unlike)
+    found = paired_bootstrap(gold, [gold], [["a"] * 200 + ["b"] * unlike], "accuracy", samples=2000)
+    assert found.p_value >= least

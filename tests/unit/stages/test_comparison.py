@@ -91,6 +91,25 @@ def test_a_seed_no_better_than_the_majority_class_is_named():
     assert said[-1] == "full failed with seeds 1, 2: no better in accuracy than the majority class."
 
 
+def test_a_tagger_below_each_word_s_commonest_tag_has_not_failed():
+    gold = [["O", "O", "B"], ["O", "I", "I"]] * 20
+    words = Cell(
+        "majority", 0, gold, {"token_accuracy": 1.0}, details={"chosen": {"answer": "O"}}, cost={"seconds": 1.0}
+    )
+    better = [["O", "O", "B"], ["O", "O", "O"]] * 20
+    trained = {"trainable_parameters": 9}
+    learnt = Cell("full", 0, better, {"token_accuracy": 4 / 6}, details=trained, cost={"seconds": 1.0})
+    nothing = Cell("lora", 0, [["O"] * 3] * 40, {"token_accuracy": 3 / 6}, details=trained, cost={"seconds": 1.0})
+    cells = {"majority": [words], "full": [learnt], "lora": [nothing]}
+    table = comparison.rows(cells, "full", gold, "token_accuracy")
+    assert [row.failed for row in table] == [(), (), (0,)]
+
+
+def test_what_trains_nothing_cannot_fail():
+    cells = {"majority": [cell("majority", 0, 50)], "as_is": [cell("as_is", 0, 60, 0)]}
+    assert [row.failed for row in comparison.rows(cells, "as_is", GOLD, "accuracy")] == [(), ()]
+
+
 def test_without_the_majority_class_no_seed_is_called_failed():
     table = comparison.rows({"full": [cell("full", 0, 90, 1234)]}, "full", GOLD, "accuracy")
     assert table[0].failed == () and "failed" not in comparison.markdown(table, "accuracy", "full")
@@ -121,4 +140,5 @@ def test_where_less_is_better_the_lower_leads():
     lead = table[1].lead
     assert lead.difference > 0 and lead.low <= lead.difference <= lead.high
     assert "| +" in comparison.markdown(table, "perplexity", "full")
+    assert f"| {2.7:.3f} |" in comparison.markdown(table, "perplexity", "full"), "what is no share has three decimals"
     assert comparison.sentences(table, "perplexity", "full")[0].startswith("full beats as_is by ")

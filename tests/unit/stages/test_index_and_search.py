@@ -117,3 +117,10 @@ def test_a_missing_library_names_the_command_that_brings_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
     with pytest.raises(ResourceError, match=r"usearch is missing.*pip install 'headstart\[search\]'"):
         stage.graph_library()
+
+
+def test_in_whole_numbers_a_score_is_a_cosine_too(recipe, verses, tmp_path):
+    folder = headstart.index({**recipe, "output": str(tmp_path / "i8"), "graph": {"dtype": "i8"}}, quiet=True)
+    (answer,) = headstart.search(folder, next(verse for verse in verses if len(verse.split()) > 9), count=3)
+    assert answer["passages"][0]["score"] == pytest.approx(1, abs=0.02)
+    assert all(-1.01 <= passage["score"] <= 1.01 for passage in answer["passages"])

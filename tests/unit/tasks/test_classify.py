@@ -128,6 +128,21 @@ def test_regression_starts_at_the_mean_and_counts_in_spreads(checkpoint):
     assert task.head_settings() == {"num_labels": 1, "problem_type": "regression"}
 
 
+def test_years_stay_apart_in_bf16(checkpoint):
+    """Near 2,000 bf16 counts in eights."""
+    labels = [1990.0, 2000.0, 2010.0, 2021.0]
+    task = task_of(labels, regression=True)
+    source = CheckpointFolder(checkpoint("bert"), task, 0)
+    model, reading = source.pretrained().eval(), source.reading(32)
+    task.prepare_head(model)
+    batch = task.collate(task.encode(rows(labels), reading), reading)
+    with torch.no_grad():
+        exact = task.logits(model, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = task.logits(model, batch)
+    torch.testing.assert_close(found, exact, atol=0.05, rtol=0)
+
+
 def test_a_single_number_throughout_gives_no_division_by_nought():
     task = task_of([2.0, 2.0], regression=True)
     assert task.scale == 1.0 and math.isfinite(task.center)

@@ -181,3 +181,22 @@ def test_a_long_text_is_cut_and_the_question_stays(tiny_tokenizer):
 def test_examples_that_leave_no_room_are_refused(tiny_tokenizer):
     with pytest.raises(DataError, match=r"a prompt takes \d+ tokens.*training\.max_length is 16.*lower task\.shots"):
         task_of(shots=8).encode(rows("the sea"), Reading(tiny_tokenizer, "decoder", 16))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["good " * 12 + "😀", "😀" * 30])
+def test_a_character_of_several_tokens_is_cut_too(text, tiny_tokenizers):
+    task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
+    (feature,) = task.encode(rows(text), Reading(tiny_tokenizers["bpe"], "decoder", 24))
+    assert len(feature["input_ids"]) <= 24
+
+
+def test_a_decoder_is_asked_after_one_token_at_least(tiny_tokenizers):
+    task = task_of(words={"good": "and", "bad": "the"}, template="{text} {label}")
+    (feature, *_) = task.encode(rows(""), Reading(tiny_tokenizers["bpe"], "decoder", 24))
+    assert feature["input_ids"] and all(place >= 0 for places in feature["places"] for place in places)
+
+
+def test_one_word_for_two_labels_tells_nothing():
+    with pytest.raises(ValidationError, match="one word for two labels"):
+        task_of(words={"good": "fine", "bad": " fine"})

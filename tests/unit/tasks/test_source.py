@@ -93,6 +93,13 @@ def test_a_tokenizer_without_padding_gets_it_and_the_config_knows(broken, task):
     assert source.reading(32).pad == source.tokenizer().sep_token_id == source.pretrained().config.pad_token_id
 
 
+def test_where_the_config_has_another_padding_the_tokenizer_s_counts(broken, task):
+    config = json.loads((broken / "config.json").read_text()) | {"pad_token_id": 7}
+    (broken / "config.json").write_text(json.dumps(config))
+    source = CheckpointFolder(broken, task, 0)
+    assert source.reading(32).pad == source.pretrained().config.pad_token_id != 7
+
+
 def test_pretrained_takes_the_body_and_draws_the_head_from_the_seed(checkpoint, task):
     from transformers import AutoModel
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
@@ -167,6 +168,28 @@ def test_sources_that_are_cut_are_counted(writer):
         features = task.encode(Examples({column: ["heaven and earth " * 40, "heaven", "x"]}, ["a"] * 3), reading)
         assert task.notes(features) == ["1 of 3 sources are cut at training.max_length."]
         assert task.notes(features[1:]) == []
+
+
+def test_an_encoder_decoders_target_shares_no_room_with_the_source(writer):
+    task = text_task(max_target=40)
+    reading, _ = opened(writer("t5"), task)
+    features = task.encode(rows(["x", "y"], ["heaven and earth " * 40, "earth"]), reading, training=True)
+    assert len(features[0]["labels"]) == 40
+    assert task.notes(features) == ["1 of 2 targets are cut at task.max_target."]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_what_a_checkpoint_was_told_of_writing_does_not_count(kind, writer, tmp_path):
+    task = text_task(max_target=12)
+    reading, plain = opened(writer(kind), task)
+    told = shutil.copytree(writer(kind), tmp_path / kind)
+    settings = GenerationConfig.from_pretrained(str(told))
+    settings.update(repetition_penalty=3.0, min_new_tokens=6, forced_bos_token_id=7)
+    settings.save_pretrained(str(told))
+    _, model = opened(told, task)
+    batch = task.collate(task.encode(PAIRS, reading), reading)
+    with torch.no_grad():
+        assert task.predict(model, batch) == task.predict(plain, batch)
 
 
 def test_an_empty_prompt_still_has_a_token(writer):
