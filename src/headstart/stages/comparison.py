@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headstart.evaluation.failures import failed
 from headstart.evaluation.forgetting import Forgetting
-from headstart.evaluation.metrics import about, compute
+from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import Comparison, Interval, interval, p_clause, p_told, paired_bootstrap
 from headstart.stages import card
 from headstart.stages.adapt import Cell
@@ -46,11 +47,15 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
                 runs[0].details.get("trainable_parameters"),
                 sum(cell.cost["seconds"] for cell in runs) / len(runs),
                 None if any(e is None for e in energies) else sum(e for e in energies if e is not None) / len(runs),
-                failed(runs, cells.get("majority", ()), gold, metric),
+                failed(_by_seed(runs), _by_seed(cells.get("majority", ())), gold, metric),
                 _forgetting(runs),
             )
         )
     return table
+
+
+def _by_seed(runs: Sequence[Cell]) -> dict[int, Cell]:
+    return {cell.seed: cell for cell in runs}
 
 
 def _as_lead(found: Comparison, metric: str) -> Comparison:
@@ -58,22 +63,6 @@ def _as_lead(found: Comparison, metric: str) -> Comparison:
     if not about(metric).lower_is_better:
         return found
     return replace(found, difference=-found.difference, low=-found.high, high=-found.low)
-
-
-def failed(runs: Sequence[Cell], majority: Sequence[Cell], gold: Sequence[Any], metric: str) -> tuple[int, ...]:
-    """Name the seeds of a trained method that score at or below the majority class: it learnt nothing of use there."""
-    floor = {cell.seed: _of_one_answer(cell, gold, metric) for cell in majority}
-    sign = -1 if about(metric).lower_is_better else 1
-    trained = [cell for cell in runs if cell.seed in floor and cell.details.get("trainable_parameters")]
-    return tuple(cell.seed for cell in trained if sign * cell.test[metric] <= sign * floor[cell.seed])
-
-
-def _of_one_answer(majority: Cell, gold: Sequence[Any], metric: str) -> float:
-    """Return the majority class's score; of tags, one for all, where the baseline gives each word its own."""
-    if about(metric).of != "labels":
-        return majority.test[metric]
-    answer = majority.details["chosen"]["answer"]
-    return compute([metric], gold, [[answer] * len(tags) for tags in gold])[metric]
 
 
 def markdown(table: Sequence[Row], metric: str, chosen: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.core import registry
+from headstart.evaluation.failures import failed
 from headstart.evaluation.forgetting import Forgetting
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import holm, interval, p_told
@@ -18,7 +19,7 @@ from headstart.studies.results import Outcome, Results, seeds_told
 from headstart.studies.verdicts import Verdict
 
 NOTHING = "–"
-FORGOTTEN, FORGOTTEN_IN = "forgotten", "forgotten in"
+FORGOTTEN, FORGOTTEN_IN, FAILED = "forgotten", "forgotten in", "failed seeds"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         *([] if corrected is None else [Column("p Holm", p_told)]),
         Column("trained parameters", _counted), Column("FLOPs", _powers),
         Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
-        Column("mean without overlap", _decimals(1)), _word("state"),
+        Column("mean without overlap", _decimals(1)), _word(FAILED), _word("state"),
     ]  # fmt: skip
     rows, unfinished = [], []
     for place, (context, system) in enumerate(keys):
@@ -101,9 +102,27 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         state = _state(study, results, context, system)
         measured = _measured(runs, results.overlaps.get((system, context)))
         lead = [*_told(leads[place], runs), *([] if corrected is None else [corrected[place]])]
-        rows.append([*context, system.name, *measured[:6], *lead, *measured[6:], state])
+        failures = _failures(results, context, system)
+        rows.append([*context, system.name, *measured[:6], *lead, *measured[6:], failures, state])
         unfinished.append(state != "")
     return Table("table", "Scores in full", columns, rows, unfinished)
+
+
+def _failures(results: Results, context: Context, system: System) -> str | None:
+    """Name the seeds with which a system learnt nothing; None where there are none."""
+    runs = results.of(system, context)
+    majority = next(
+        (
+            found
+            for (other, place), found in results.outcomes.items()
+            if place == context and other.baseline == "majority"
+        ),
+        {},
+    )
+    if not runs or not majority:
+        return None
+    some = next(iter(runs.values()))
+    return seeds_told(failed(runs, majority, some.gold, some.metric)) or None
 
 
 def _corrected(leads: Sequence[Comparison | None], seeds: int) -> list[float | None] | None:

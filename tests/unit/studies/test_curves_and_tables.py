@@ -90,6 +90,23 @@ def test_holes_are_named_and_greyed(scores, results):
     assert [row[2:] for row in tables.holes(results).rows] == [[3, "ValueError: <boom> & more (2 attempts)"]]
 
 
+def test_a_seed_that_learnt_nothing_is_named(study):
+    def run(score, **details):
+        return Outcome("node", "accuracy", {"accuracy": score}, [1] * 4, [1] * 4, details)
+
+    majority, context = System((), "majority"), ("c", "32")
+    trained = {"trainable_parameters": 5}
+    found = Results({
+        (FULL, context): {0: run(0.5, **trained), 1: run(0.75, **trained), 2: run(0.25, **trained)},
+        (SVM, context): {seed: run(0.25) for seed in range(3)},
+        (majority, context): {seed: run(0.5) for seed in range(3)},
+    })  # fmt: skip
+    table = tables.scores(study, found, Resamples(50))
+    assert {row[2]: cell(table, place, "failed seeds") for place, row in enumerate(table.rows)} == {
+        "full": "0, 2", "svm": None, "majority": None
+    }  # fmt: skip
+
+
 def test_scores_without_the_overlapping_items_stand_beside(scores, results):
     row = next(place for place, row in enumerate(scores.rows) if tuple(row[:3]) == ("c", "32", "full"))
     assert cell(scores, row, "overlap") == "3 of 200"
