@@ -61,12 +61,10 @@ def pretrained(facts: Mapping[str, Any]) -> str:
 def finetuned(facts: Mapping[str, Any]) -> str:
     """Write the card of a fine-tuned model: its scores in the company of baselines."""
     recipe = facts["recipe"]
-    labels = facts["data"]["train_rows"]
     return "\n\n".join([
         _front(["headstart", recipe["adaptation"]["name"]], facts["pipeline"]),
         f"# {recipe['task']['kind']} by {recipe['adaptation']['name']} from {recipe['model']}",
-        f"Fine-tuned with Headstart on {labels:,} labelled rows; the weights here are those of seed {facts['seed']}, "
-        "the best of the seeds on validation.",
+        _made(facts),
         f"```python\n{_usage(facts)}```",
         f"## Scores on the test set ({facts['data']['test_rows']:,} rows)\n\n" + facts["table"],
         "## Data\n\n" + table(["split", "rows", "source"], [
@@ -77,6 +75,16 @@ def finetuned(facts: Mapping[str, Any]) -> str:
         _recipe(recipe),
         _versions(facts),
     ]) + "\n"  # fmt: skip
+
+
+def _made(facts: Mapping[str, Any]) -> str:
+    """Say how the weights came about; what trains nothing leaves them as they were."""
+    if not facts["trainable_parameters"]:
+        return "Nothing was trained: these are the weights of the checkpoint, judged by Headstart as they are."
+    return (
+        f"Fine-tuned with Headstart on {facts['data']['train_rows']:,} labelled rows; the weights here are those of "
+        f"seed {facts['seed']}, the best of the seeds on validation."
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

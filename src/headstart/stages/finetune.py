@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
+from headstart.backbones.checkpoint import Checkpoint
 from headstart.core import artifact, config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
 from headstart.core.contracts import Adaptation, Task
@@ -182,10 +183,12 @@ def check(recipe: FinetuneRecipe, task: Task, whole: Splits, methods: dict[str, 
         if section is not None:
             require_batches_of_one_size(settings_of(recipe.training, section))
     reading = CheckpointFolder(recipe.model, task, recipe.seed).reading(recipe.training.max_length)
-    if reading.max_length > reading.tokenizer.model_max_length:
+    network = Checkpoint(Checkpoint.Config(path=Path(recipe.model))).max_length()
+    most = min(reading.tokenizer.model_max_length, network or reading.max_length)
+    if reading.max_length > most:
         raise RecipeError(
             f"training.max_length is {recipe.training.max_length}",
-            allowed=f"{recipe.model} reads {reading.tokenizer.model_max_length} tokens at most",
+            allowed=f"{recipe.model} reads {most} tokens at most",
             do="Lower training.max_length",
         )
     for split in (whole.validation, whole.test):
@@ -346,6 +349,7 @@ def _publish(
         "comparisons": {row.method: row.lead.__dict__ for row in table if row.lead is not None},
         "cost": reduce(add, trained).to_dict(),
         "architecture": best.details["architecture"],
+        "trainable_parameters": best.details["trainable_parameters"],
         "pipeline": None if (source / ADAPTER).is_file() else task.pipeline,
         "usage": task.usage,
     }  # fmt: skip

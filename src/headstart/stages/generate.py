@@ -127,7 +127,7 @@ class _Writer:
                 f"the prompt {prompt!r} has no blank", allowed="An encoder fills blanks", do=f"Write one as {BLANK}"
             )
         shares = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, places].softmax(-1)
-        best = shares.topk(self.settings.top_k or 5)
+        best = shares.topk(min(self.settings.top_k or 5, shares.shape[-1]))
         return {
             "blanks": [
                 [{"text": self._text([token]), "probability": share} for token, share in zip(*pair, strict=True)]
@@ -140,6 +140,10 @@ class _Writer:
         ids = self.tokenizer(prompt)["input_ids"]
         if ids and ids[-1] in (self.tokenizer.sep_token_id, self.end):
             ids = ids[:-1]
+        if not ids:
+            raise RecipeError(
+                "the prompt is empty, and the tokenizer puts nothing before a text", allowed="A decoder writes on"
+            )
         return {"texts": [self._text(text) for text in self._generate(ids)]}
 
     def rewrite(self, prompt: str) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def test_a_prompt_keeps_the_rows_that_it_showed(way, tmp_path):
     folder = finetune(way, tmp_path / "out", task=task, data=data, adaptation="as_is", training=training)
     manifest = artifact.verify(folder, "model of finetune")
     assert len(manifest["task"]["shown"]) == 2
+    assert "Nothing was trained" in (folder / "README.md").read_text(encoding="utf-8")
     best = manifest["metrics"]["as_is"][manifest["seed"]]
     assert headstart.evaluate(folder, data["test"])["accuracy"] == best["accuracy"]
     with pytest.raises(RecipeError, match="trains nothing"):

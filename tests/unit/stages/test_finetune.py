@@ -151,6 +151,21 @@ def test_what_does_not_fit_is_refused_or_left_out(toys, way, recipe_of, tmp_path
     assert artifact.read_manifest(folder)["left_out"] == {"low_rank": "this toy is at rest"}
 
 
+def test_a_text_longer_than_the_network_reads_is_refused(way, recipe_of, tmp_path):
+    """A tokenizer need not know how much its network reads."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(way / "pretrained", folder)
+    described = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    described.pop("model_max_length")
+    (folder / "tokenizer_config.json").write_text(json.dumps(described), encoding="utf-8")
+    for own in ("headstart.json", "recipe.yaml", "inputs.json"):
+        (folder / own).unlink()
+    recipe = recipe_of["finetune"](way, output=str(tmp_path / "out"), model=str(folder))
+    recipe["training"]["max_length"] = 4096
+    with pytest.raises(RecipeError, match=r"max_length is 4096.* reads \d+ tokens at most"):
+        headstart.finetune(recipe, quiet=True)
+
+
 def test_an_adaptation_may_set_whatever_training_has(way, recipe_of):
     recipe = config.fill(FinetuneRecipe, recipe_of["finetune"](way))
     found = settings_of(recipe.training, LowRank.Config(learning_rate=0.5))
