@@ -1,4 +1,8 @@
-"""The whole recipe against plain Python: the same rules in `re` and dictionaries, over a pool of as many processes."""
+"""The whole recipe against plain Python: the same rules in `re` and dictionaries, over a pool of as many processes.
+
+Theirs is written as by somebody who has measured it: ftfy and the patterns of personal data see only what a cheap
+pattern, the same as ours, gives cause to look at.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,10 @@ from side_by_side import in_turns, report
 
 STOP = ("the", "be", "to", "of", "and", "that", "have", "with")
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u2060\ufeff]")
+SUSPECT = re.compile(
+    "[\u00c2-\u00f4][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|[\u00c2\u00c3] |[\u0080-\u009f]"
+    "|&(?:#[0-9]{1,6}|[A-Za-z]{2,8});|[\ufb00-\ufb06]"
+)
 NOT_WORD = re.compile(r"[^\w]+")
 STATE: dict[str, Any] = {}
 
@@ -38,9 +46,10 @@ def start(grams: frozenset[tuple[str, ...]]) -> None:
 
 
 def unicode_of(text: str) -> str:
-    """Mend and tidy a text; ftfy sees the lines beyond ASCII."""
-    lines = [line if line.isascii() else STATE["ftfy"](line) for line in text.split("\n")]
-    text = CONTROLS.sub("", "\n".join(lines))
+    """Mend and tidy a text; ftfy sees the lines that give it cause."""
+    if SUSPECT.search(text):
+        text = "\n".join(STATE["ftfy"](line) if SUSPECT.search(line) else line for line in text.split("\n"))
+    text = CONTROLS.sub("", text)
     text = re.sub("[\t\u00a0\u2000-\u200a\u202f\u3000]", " ", text)
     return re.sub("\n{3,}", "\n\n", re.sub(" \n", "\n", re.sub(" {2,}", " ", text))).strip()
 
@@ -96,13 +105,13 @@ def clean(path: str) -> list[tuple[str, str, bytes]]:
     """Clean one file; return text, hash and signature of what is kept."""
     from headstart.corpus.personal import _PATTERNS, replace
 
-    kept = []
+    kept, gates = [], {kind: re.compile(known.gate) for kind, known in _PATTERNS.items()}
     for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
         text = unicode_of(text)
         told = STATE["language"].detect(text[:1000].replace("\n", " "), model="lite", k=1)
         if not told or told[0]["lang"] != "en" or told[0]["score"] < 0.65 or not good(text):
             continue
-        text = replace(text, list(_PATTERNS), Counter())
+        text = replace(text, [kind for kind, gate in gates.items() if gate.search(text)], Counter())
         words = NOT_WORD.sub(" ", text.lower()).split()
         if any(gram in STATE["grams"] for gram in zip(*(words[i:] for i in range(13)), strict=False)):
             continue

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpus_faults import Planted, plant
 
 from headstart.cli import main
+from headstart.core import artifact
 
 pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
 
@@ -48,12 +49,12 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows += [{"text": rows[5]["text"]}, {"text": rows[6]["text"].upper()}]  # exact, once the case is folded
     rows += [{"text": "\n".join(rows[7]["text"].split("\n")[:-1])}]  # nearly the same
     rows += [
-        {"text": "too short"},
+        {"text": "too short, says scribe@bible.example"},
         {"text": "buy now " * 200},
         {"text": "Der Herr sprach zu mir und ich antwortete ihm. " * 20},
     ]
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
-    lines.insert(9, b'{"text": "b\xff"}\n')
+    lines.insert(9, b'{"text": "b\xff, says scribe@bible.example"}\n')
     (folder / "a.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[len(lines) // 2 :])))
     items = [
@@ -129,11 +130,37 @@ def test_the_datasheet_says_what_is_and_asks_what_is_not(built: Built) -> None:
     sheet = (folder / "DATASHEET.md").read_text(encoding="utf-8")
     for part in ("# Datasheet: Chapters", "public domain", "gopher.few_words", "[blank: motivation.purpose]", "quiz"):
         assert part in sheet, part
+    assert "says &lt;EMAIL&gt;" in sheet or "says <EMAIL>" in sheet
+    assert not [name for name, held in content(folder).items() if b"scribe@" in held and name.endswith((".md", ".html"))]
     page = (folder / "datasheet.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 3 and "blank: uses.unfit" in page and "<script" not in page
     metadata = json.loads((folder / "croissant.json").read_text(encoding="utf-8"))
     assert metadata["conformsTo"] == "http://mlcommons.org/croissant/1.0"
     assert [records["name"] for records in metadata["recordSet"]] == ["train", "validation"]
+
+
+def test_what_was_put_aside_shows_no_address(built: Built) -> None:
+    for path in [*built.folder.glob("dropped/*.parquet"), built.folder / "rejects.parquet"]:
+        table = pq.read_table(path)
+        held = [*table["text"].drop_null().to_pylist()] if "text" in table.column_names else table["raw"].to_pylist()
+        assert not [shown for shown in held if "scribe@" in str(shown)]
+
+
+def test_an_answer_is_written_into_a_finished_corpus(built: Built, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    shutil.copytree(built.folder, folder)
+    main_quietly(
+        "corpus", str(built.raw / "recipe.yaml"), f"output={folder}", "answers={motivation.purpose: To try it.}"
+    )
+    sheet = (folder / "DATASHEET.md").read_text(encoding="utf-8")
+    assert "To try it." in sheet and "[blank: motivation.purpose]" not in sheet
+    assert artifact.verify(folder, "corpus")["facts"]["answers"] == {"motivation.purpose": "To try it."}
+    assert texts(folder) == texts(built.folder)
+
+
+def main_quietly(*arguments: str) -> None:
+    with contextlib.suppress(SystemExit):
+        main([*arguments])
 
 
 def test_the_metadata_leads_the_field_s_own_loader_to_every_document(built: Built) -> None:
@@ -279,6 +306,8 @@ def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: 
     command = ("corpus", str(raw / "recipe.yaml"), where, "max_reject_share=0", "--quiet")
     few = headstart(*command, expect=2).stderr
     assert "1 of 207 rows cannot be read" in few and "a.jsonl, row 9: not UTF-8" in few and "max_reject_share" in few
+    shown = headstart("corpus", "explain", str(tmp_path / "none"), "--rule", "rejects").stdout
+    assert "a.jsonl" in shown and "not UTF-8" in shown
 
 
 @pytest.mark.parametrize(
@@ -289,6 +318,9 @@ def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: 
         ("sources=[{name: a, files: [x], weight: 1}, {name: b, files: [y]}]", "'b' has no weight"),
         ("sources=[{name: a, files: [nowhere/*.jsonl]}]", "no file matches nowhere"),
         ("contamination.sets=[]", "contamination.sets"),
+        ("answers={motivation.purpos: why}", "no question 'motivation.purpos'; did you mean 'motivation.purpose'?"),
+        ("sources=[{name: a, files: [x], without: [gopher.few_word]}]", "did you mean 'gopher.few_words'?"),
+        ("clean.quality.repetition.max_top={1: 0.2}", "max_top"),
     ],
 )
 def test_wrong_recipes_say_what_to_do(

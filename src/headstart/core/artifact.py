@@ -93,6 +93,27 @@ def published(folder: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> I
         shutil.rmtree(staging, ignore_errors=True)
 
 
+@contextmanager
+def amended(folder: Path, **facts: Any) -> Iterator[Path]:
+    """Write some files of a finished artifact anew, with other facts in its manifest; the others stay as they are.
+
+    Killed in between, the folder holds new files under the old manifest until the same is done again.
+    """
+    manifest = read_manifest(folder)
+    staging = _staging_folder(folder / "model")
+    try:
+        yield staging
+        for path in sorted(staging.iterdir()):
+            flush(path)
+            manifest["files"][path.name] = _described(path)
+            os.replace(path, folder / path.name)
+        manifest = json.loads(json.dumps(manifest | facts))
+        manifest["seal"] = _seal(manifest)
+        write_whole(folder / MANIFEST, _text(manifest))
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def seal(folder: Path, kind: str, **facts: Any) -> None:
     """Write the manifest of a folder and flush every file of it to disk."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
@@ -102,10 +123,7 @@ def seal(folder: Path, kind: str, **facts: Any) -> None:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **facts,
         "versions": versions(),
-        "files": {
-            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-            for path in files
-        },
+        "files": {path.relative_to(folder).as_posix(): _described(path) for path in files},
     }
     # As it will be read: keys are strings there, tuples are lists.
     manifest = json.loads(json.dumps(manifest))
@@ -116,6 +134,10 @@ def seal(folder: Path, kind: str, **facts: Any) -> None:
     for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
         flush(path)
     flush(folder)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def is_complete(folder: Path) -> bool:

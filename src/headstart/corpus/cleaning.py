@@ -6,12 +6,11 @@ read ─ unicode ─ language ─ quality ─ personal ─ contamination ─ doc
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -22,22 +21,18 @@ from headstart.core.config import Section
 from headstart.corpus import lines
 from headstart.corpus.batches import REJECTS, ReadBatch, read_batches
 from headstart.corpus.contamination import Contamination, ContaminationConfig
+from headstart.corpus.dropped import Dropped
 from headstart.corpus.engine import evaluate
 from headstart.corpus.fingerprints import SignatureConfig, fingerprints, normal
 from headstart.corpus.language import Language, LanguageConfig
 from headstart.corpus.parts import PartFiles, finished, part_files
-from headstart.corpus.personal import Personal, PersonalConfig
+from headstart.corpus.personal import Personal, PersonalConfig, masked
 from headstart.corpus.quality import Quality, QualityConfig
 from headstart.corpus.receipt import REJECTS as REJECTED
 from headstart.corpus.receipt import Books
 from headstart.corpus.sources import Part, SourceConfig
 from headstart.corpus.steps import Outcome, Step, characters
 from headstart.corpus.unicode import Unicode, UnicodeConfig
-
-EXAMPLES = 10
-"""Dropped documents of each rule, in each part, of which the text is kept for a person to judge the rule by."""
-_EXAMPLE_CHARACTERS = 2000
-_LENGTH_BINS = 24
 
 
 class CleanConfig(Section):
@@ -122,8 +117,8 @@ class _Cleaner:
         self.steps = _steps(settings.model_dump_json())
         self.books, self.number = Books(), 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.facts: dict[str, Counter[str]] = {name: Counter() for name in ("languages", "domains", "lengths")}
-        self.shown: Counter[str] = Counter()
+        self.bytes = 0
+        self.dropped = Dropped(files, self._masked)
         self.first_reject = ""
         for step in self.steps:
             if isinstance(step, Contamination):
@@ -132,7 +127,7 @@ class _Cleaner:
     def run(self) -> dict[str, Any]:
         """Clean the part batch by batch and return its note."""
         self.files.write("rejects", REJECTS.empty_table())
-        self._write_dropped("read.empty", self._opened(ReadBatch()))
+        self.dropped.write("read.empty", self._opened(ReadBatch()))
         batches = read_batches(self.part, self.source, int(self.settings.longest_mb * 1e6))
         while (batch := self._timed("read", lambda: next(batches, None))) is not None:
             self._batch(batch)
@@ -145,7 +140,7 @@ class _Cleaner:
             "source": self.part.source,
             "books": self.books.to_json(),
             "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
-            "facts": {name: dict(sorted(counts.items())) for name, counts in self.facts.items()},
+            "bytes": self.bytes,
             "items_found": found,
             "first_reject": self.first_reject,
             "documents": self.number,
@@ -164,16 +159,18 @@ class _Cleaner:
             first = batch.rejects[0]
             self.first_reject = self.first_reject or f"{first['file']}, {first['place']}: {first['reason']}"
             books.dropped[REJECTED] += sum(reject["rows"] for reject in batch.rejects)
-            self.files.write("rejects", pa.Table.from_pylist(batch.rejects, REJECTS))
+            shown = [{**reject, "raw": self._masked_bytes(reject["raw"])} for reject in batch.rejects]
+            self.files.write("rejects", pa.Table.from_pylist(shown, REJECTS))
         source = pa.array([self.part.source] * len(batch.table), pa.string())
         table = batch.table.append_column("source", source)
         empty = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(table["text"])), 0)
         number = int(pc.sum(empty).as_py() or 0)
         if number:
             books.dropped["read.empty"] += number
-            self._write_dropped("read.empty", table.filter(empty))
+            self.dropped.write("read.empty", table.filter(empty))
             table = table.filter(pc.invert(empty))
         size = characters(table)
+        self.bytes += int(pc.sum(pc.binary_length(table["text"])).as_py() or 0)
         books.rows_out, books.characters_in = books.rows_out + len(table), books.characters_in + size
         books.characters_out += size
         return table
@@ -190,7 +187,7 @@ class _Cleaner:
                 for rule in pc.unique(outcome.verdict).drop_null().to_pylist():
                     dropped = table.filter(pc.equal(outcome.verdict, rule))
                     books.dropped[rule] += len(dropped)
-                    self._write_dropped(rule, dropped)
+                    self.dropped.write(rule, dropped)
                 table = table.filter(pc.is_null(outcome.verdict))
             books.rows_in, books.rows_out = books.rows_in + rows, books.rows_out + len(table)
             books.characters_in, books.characters_out = (
@@ -200,20 +197,13 @@ class _Cleaner:
             books.counts.update(outcome.counts)
         return table
 
-    def _write_dropped(self, rule: str, table: pa.Table) -> None:
-        """Note which documents a rule dropped, the text of a few with them."""
-        room = max(0, EXAMPLES - self.shown[rule])
-        self.shown[rule] += min(room, len(table))
-        heads = pc.utf8_slice_codeunits(table["text"].slice(0, room), 0, _EXAMPLE_CHARACTERS)
-        shown = pa.concat_arrays([heads.combine_chunks(), pa.nulls(len(table) - len(heads), pa.large_string())])
-        columns = {
-            "id": table["id"],
-            "source": table["source"],
-            "rule": pa.array([rule] * len(table), pa.string()),
-            "characters": pc.utf8_length(table["text"]).cast(pa.int64()),
-            "text": shown,
-        }
-        self.files.write("dropped", pa.table(columns))
+    def _masked(self, text: str) -> str:
+        """Return what a person may see of a text that was put aside before personal data were replaced."""
+        personal = self.settings.clean.personal
+        return text if personal is None else masked(text, personal)
+
+    def _masked_bytes(self, raw: bytes) -> bytes:
+        return self._masked(raw.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def _keep(self, table: pa.Table) -> None:
         """Write the documents that are left, and what duplicates and repeated lines are told by."""
@@ -223,22 +213,19 @@ class _Cleaner:
         size = pc.utf8_length(table["text"]).cast(pa.int64())
         marks = self._timed("fingerprints", lambda: fingerprints(table["normal"], self.settings.signature))
         told = {"doc": doc, "source": table["source"], "language": language, "characters": size}
-        self.files.write("fingerprints", pa.table({**told, **{name: marks[name] for name in marks.column_names}}))
+        hashed = self._timed("lines", lambda: lines.hashed(doc, table["text"]))
         sets = table["evaluation_sets"] if "evaluation_sets" in table.column_names else _no_sets(len(table))
-        self.files.write(
-            "documents",
-            pa.table(
-                {
-                    "doc": doc, "id": table["id"], "source": table["source"], "url": table["url"],
-                    "language": language, "evaluation_sets": sets, "key": marks["key"], "text": table["text"],
-                }
-            ),
-        )  # fmt: skip
-        self.files.write("lines", lines.hashed(doc, table["text"]))
+        written = {
+            "documents": pa.table({
+                "doc": doc, "id": table["id"], "source": table["source"], "url": table["url"],
+                "language": language, "evaluation_sets": sets, "key": marks["key"], "text": table["text"],
+            }),
+            "fingerprints": pa.table({**told, **{name: marks[name] for name in marks.column_names}}),
+            "lines": hashed,
+        }  # fmt: skip
+        for kind, rows in written.items():
+            self._timed("writing", partial(self.files.write, kind, rows))
         self.number += len(table)
-        self.facts["languages"].update(language.to_pylist() if language.null_count < len(table) else [])
-        self.facts["lengths"].update(_binned(size))
-        self.facts["domains"].update(_domain(url) for url in table["url"].drop_null().to_pylist())
 
     def _timed(self, name: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()
@@ -250,18 +237,3 @@ class _Cleaner:
 
 def _no_sets(rows: int) -> pa.Array:
     return pa.array([[]] * rows, pa.list_(pa.string()))
-
-
-def _binned(sizes: pa.ChunkedArray) -> Counter[str]:
-    """Count documents by length, in powers of two of characters."""
-    numbers = sizes.to_numpy()
-    bins = np.minimum(np.log2(np.maximum(numbers, 1)).astype(np.int64), _LENGTH_BINS)
-    found, counts = np.unique(bins, return_counts=True)
-    return Counter({str(2**place): int(count) for place, count in zip(found.tolist(), counts.tolist(), strict=True)})
-
-
-def _domain(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").removeprefix("www.")
-    except ValueError:
-        return ""

@@ -52,6 +52,15 @@ class ContaminationConfig(Section):
     hits: int = Field(1, ge=1, description="different n-grams of the sets in one document from which on it counts")
     action: Literal["drop", "mark"] = Field("drop", description="drop such documents, or only mark and count them")
 
+    @field_validator("sets")
+    @classmethod
+    def _names_differ(cls, value: list[EvaluationSet]) -> list[EvaluationSet]:
+        names = [entry.name for entry in value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise ValueError(f"the name {twice!r} stands twice; every set needs its own.")
+        return value
+
 
 class Contamination:
     """Find documents that hold items of evaluation sets."""
@@ -63,51 +72,65 @@ class Contamination:
         """Load the table that `write_table` made."""
         self.config = config
         made = pq.read_table(table)
-        self.hashes: Hashes = made["hash"].to_numpy()
-        self.items: Ints = made["item"].to_numpy().astype(np.int64)
-        self.sets: Ints = made["set"].to_numpy().astype(np.int64)
+        # Each different n-gram once, and behind it the items and the sets that share it: a sentence of instructions
+        # in every item of a set is one n-gram here, and not as many as there are items.
+        self.hashes, counts = np.unique(made["hash"].to_numpy(), return_counts=True)
+        self._items: Ints = made["item"].to_numpy().astype(np.int64)
+        self._starts: Ints = np.concatenate([[0], np.cumsum(counts)])
+        many = len(config.sets)
+        pairs = np.unique(np.repeat(np.arange(len(self.hashes)), counts) * many + made["set"].to_numpy())
+        self._sets: Ints = pairs % many
+        self._set_starts: Ints = np.searchsorted(pairs, np.arange(len(self.hashes) + 1) * many)
         self.lengths = sorted(set(made["words"].to_pylist()))
         self.found: set[int] = set()
         """Numbers of the items that were met, for the counts by set."""
+        self._met: Ints = np.zeros(0, np.int64)
         self._sieve: Bools = np.zeros(1 << _SIEVE_BITS, dtype=bool)
         self._sieve[_slots(self.hashes)] = True
 
     def apply(self, table: pa.Table) -> Outcome:
         """Return the batch with a column of the sets that each document holds items of, and a verdict."""
         owners, places = self._hits(table["normal"])
-        # One hit for each different n-gram of a document.
-        unique = np.unique(np.stack([owners, self.hashes[places].view(np.int64)]), axis=1)[0] if len(owners) else owners
-        held = np.bincount(unique, minlength=len(table)) >= self.config.hits
+        held = np.bincount(owners, minlength=len(table)) >= self.config.hits
+        owners, places = owners[held[owners]], places[held[owners]]
+        self._note(np.unique(places))
         counts: Counter[str] = Counter()
-        names = [entry.name for entry in self.config.sets]
         marks: list[list[str]] = [[] for _ in range(len(table))]
-        for number, name in enumerate(names):
-            hit = np.unique(owners[self.sets[places] == number])
-            hit = hit[held[hit]]
-            counts[f"documents with {name}"] += len(hit)
+        several = self._set_starts[places + 1] - self._set_starts[places]
+        within = np.arange(several.sum()) - np.repeat(np.cumsum(several) - several, several)
+        sets = self._sets[np.repeat(self._set_starts[places], several) + within]
+        owners = np.repeat(owners, several)
+        for number, entry in enumerate(self.config.sets):
+            hit = np.unique(owners[sets == number]).tolist()
+            counts[f"documents with {entry.name}"] += len(hit)
             for row in hit:
-                marks[row].append(name)
-        self.found.update(self.items[places[held[owners]]].tolist() if len(owners) else [])
+                marks[row].append(entry.name)
         marked = table.append_column("evaluation_sets", pa.array(marks, pa.list_(pa.string())))
         verdict = pc.if_else(pa.array(held), "contamination", pa.scalar(None, pa.string()))
         return Outcome(marked, verdict if self.config.action == "drop" else None, counts)
 
     def _hits(self, normals: pa.ChunkedArray) -> tuple[Ints, Ints]:
-        """Return the number of the document and the place in the table, for each n-gram that stands in it."""
+        """Return the number of the document and the place of the n-gram, once for each that stands in a document."""
         words = words_of(normals)
         owners_of_words = words.owners
-        owners, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        found = [np.zeros(0, np.int64)]
         for length in self.lengths:
             hashes, starts = ngrams(words, length)
             maybe = self._sieve[_slots(hashes)]
             hashes, starts = hashes[maybe], starts[maybe]
-            first, last = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
-            # An n-gram that several items share is a hit for each of them.
-            counts = last - first
-            owners.append(np.repeat(owners_of_words[starts], counts))
-            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            places.append(np.repeat(first, counts) + offsets)
-        return np.concatenate(owners), np.concatenate(places)
+            places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+            true = self.hashes[places] == hashes
+            found.append(owners_of_words[starts[true]] * len(self.hashes) + places[true])
+        owners, places = np.divmod(np.unique(np.concatenate(found)), max(1, len(self.hashes)))
+        return owners, places
+
+    def _note(self, places: Ints) -> None:
+        """Add the items of n-grams to those found, of each n-gram once."""
+        if not self.found:
+            self._met = self._met[:0]
+        for place in np.setdiff1d(places, self._met, assume_unique=True).tolist():
+            self.found.update(self._items[self._starts[place] : self._starts[place + 1]].tolist())
+        self._met = np.union1d(self._met, places)
 
 
 def _slots(hashes: Hashes) -> Ints:
@@ -123,9 +146,10 @@ def write_table(config: ContaminationConfig, path: Path) -> list[dict[str, int |
     number = 0
     for place, entry in enumerate(config.sets):
         texts = _texts(entry)
-        words = words_of(evaluate(pa.table({"text": texts}), {"normal": normal(col("text"))})["normal"])
+        column = pa.array(texts, pa.large_string())
+        words = words_of(evaluate(pa.table({"text": column}), {"normal": normal(col("text"))})["normal"])
         counts = np.diff(words.starts)
-        short = counts < config.least_words
+        short = counts < min(config.least_words, config.words)
         for length in range(min(config.least_words, config.words), config.words + 1):
             found, starts = ngrams(words, length)
             owners = words.owners[starts]
@@ -146,21 +170,33 @@ def write_table(config: ContaminationConfig, path: Path) -> list[dict[str, int |
 def _texts(entry: EvaluationSet) -> list[str]:
     """Return the items of a set: each row of each column."""
     texts: list[str] = []
-    for path in expand(entry.files):
+    for path in expand(entry.files, "contamination.sets.files"):
         reader = READERS.get(suffix_of(path.name))
         if reader is None:
             raise DataError(f"{path} has a suffix that no reader knows", do="Convert the evaluation set to jsonl")
         for column in entry.text:
-            texts += _filled(reader(str(path), Reading(column)))
+            texts += _filled(path, reader(str(path), Reading(column)))
+    if not texts:
+        raise DataError(
+            f"the evaluation set {entry.name} holds no text",
+            allowed=f"It is read from the columns {', '.join(entry.text)} of its files",
+            do="Check its files and columns, or leave the set out",
+        )
     return texts
 
 
-def _filled(rows: Iterator[Row]) -> list[str]:
-    """Return the texts of rows that hold some; an evaluation set that cannot be read is an error."""
+def _filled(path: Path, rows: Iterator[Row]) -> list[str]:
+    """Return the texts of rows that hold some; a row that cannot be read is an item that would never be found."""
     found: list[str] = []
     for row in rows:
         if not isinstance(row.value, Unreadable):
             found += [row.value] if row.value.strip() else []
         elif row.value.error is not None:
             raise row.value.error
+        else:
+            raise DataError(
+                f"{path}, {row.place}, cannot be read: {row.value.reason}",
+                allowed="Every row of an evaluation set must be text, for what is not read is not looked for",
+                do="Mend or remove the row",
+            )
     return found

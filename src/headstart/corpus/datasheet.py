@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headstart.corpus import croissant, datasheet_page, datasheet_text
+from headstart.corpus import croissant, datasheet_page, datasheet_text, duplicates
 from headstart.corpus.charts import waterfall
+from headstart.corpus.parts import in_order, part_file
 from headstart.corpus.receipt import Books
 from headstart.corpus.samples import draw
-from headstart.corpus.sources import SourceConfig, licence_of
+from headstart.corpus.sources import SourceConfig, licence_of, passed_over
 
-_SAMPLED_PARTS = 16
 _SAMPLES = 4
+_SHOWN = 2
+_DOMAINS = 100
 _TOP = 15
 _EXCERPT = 500
 _OF_THE_PLACE = ("output", "engine", "max_reject_share")
@@ -52,8 +53,8 @@ def gather(
             for name in ("train", "validation")
         },
         "languages": _top(_summed(note["facts"]["languages"] for note in selected)),
-        "lengths": _by_number(_summed(note["facts"]["lengths"] for note in cleaned)),
-        "domains": _top(_summed(note["facts"]["domains"] for note in cleaned)),
+        "lengths": _by_number(_summed(note["facts"]["lengths"] for note in selected)),
+        "domains": _top(_summed(note["facts"]["domains"] for note in selected), _DOMAINS),
         "personal": dict(sorted(books["personal"].counts.items())) if "personal" in books.steps else {},
         "sets": [_set(entry, cleaned, books) for entry in sets],
         "clusters": _clusters(work),
@@ -63,14 +64,14 @@ def gather(
     }
 
 
-def write(facts: Mapping[str, Any], folder: Path) -> None:
-    """Write DATASHEET.md with its picture, datasheet.html, croissant.json and receipt.json."""
+def write(facts: Mapping[str, Any], folder: Path, corpus: Path) -> None:
+    """Write DATASHEET.md with its picture, datasheet.html, croissant.json and receipt.json of a corpus."""
     pages = {
         "waterfall.svg": waterfall(facts["books"]),
         "DATASHEET.md": datasheet_text.render(facts),
         "datasheet.html": datasheet_page.render(facts),
         "receipt.json": json.dumps(facts["books"], indent=2, ensure_ascii=False) + "\n",
-        "croissant.json": json.dumps(croissant.describe(facts, folder), indent=2, ensure_ascii=False) + "\n",
+        "croissant.json": json.dumps(croissant.describe(facts, corpus), indent=2, ensure_ascii=False) + "\n",
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -83,9 +84,9 @@ def _summed(counts: Any) -> Counter[str]:
     return total
 
 
-def _top(counts: Counter[str]) -> dict[str, int]:
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return {name: count for name, count in ordered if name}
+def _top(counts: Counter[str], number: int | None = None) -> dict[str, int]:
+    ordered = sorted(((name, count) for name, count in counts.items() if name), key=lambda item: (-item[1], item[0]))
+    return dict(ordered[:number])
 
 
 def _by_number(counts: Counter[str]) -> dict[str, int]:
@@ -97,6 +98,7 @@ def _source(
     selected: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     mine = [Books.from_json(note["books"]) for note in cleaned if note["source"] == source.name]
+    beside = passed_over(source)
     return {
         "name": source.name,
         "files": len(files),
@@ -107,6 +109,8 @@ def _source(
         "characters": sum(books["read"].characters_in for books in mine),
         "characters_kept": sum(note["facts"]["sources"].get(source.name, 0) for note in selected),
         "hashes": [dict(file) for file in files[:_TOP]],
+        "files_passed_over": len(beside),
+        "passed_over": beside[:_TOP],
     }
 
 
@@ -125,35 +129,30 @@ def _set(entry: Mapping[str, Any], cleaned: Sequence[Mapping[str, Any]], books: 
 
 def _clusters(work: Path) -> list[dict[str, Any]]:
     """Describe the largest groups of duplicates."""
-    found = pq.read_table(work / "duplicates" / "found", columns=["kept", "kind"])
-    if not len(found):
-        return []
-    sizes = found.group_by("kept").aggregate([("kind", "count")])
-    order = sorted(
-        zip(sizes["kind_count"].to_pylist(), sizes["kept"].to_pylist(), strict=True), key=lambda i: (-i[0], i[1])
-    )
-    return [{"members": count + 1, **_document(work, doc)} for count, doc in order[:_TOP]]
+    found = duplicates.largest(work / "duplicates" / "found", _TOP)
+    return [{"members": dropped + 1, **_document(work, kept)} for kept, dropped in found]
 
 
 def _document(work: Path, doc: int) -> dict[str, Any]:
-    path = work / "clean" / "documents" / f"part-{doc >> 32:05d}.parquet"
+    path = part_file(work / "clean" / "documents", doc >> 32)
     row = pq.read_table(path, columns=["id", "text"], filters=[("doc", "=", doc)])
     return {"id": row["id"][0].as_py(), "text": row["text"][0].as_py()[:_EXCERPT]}
 
 
 def _kept(work: Path, seed: int) -> list[dict[str, Any]]:
     """Draw some documents of the corpus."""
-    files = sorted((work / "select" / "train").glob("part-*.parquet"))[:_SAMPLED_PARTS]
-    return [{**row, "text": row["text"][:_EXCERPT]} for row in draw(files, _SAMPLES, seed)]
+    rows = draw(in_order(work / "select" / "train"), _SAMPLES, seed)
+    return [{**row, "text": row["text"][:_EXCERPT]} for row in rows]
 
 
 def _dropped(work: Path) -> dict[str, list[dict[str, Any]]]:
     """Show a document or two for each rule that dropped some."""
-    files = sorted((work / "clean" / "dropped").glob("part-*.parquet"))[:_SAMPLED_PARTS]
-    table = pa.concat_tables([pq.read_table(file) for file in files])
+    files = [*in_order(work / "clean" / "dropped"), *in_order(work / "select" / "dropped")]
     shown: dict[str, list[dict[str, Any]]] = {}
-    for rule in sorted(pc.unique(table["rule"]).to_pylist()):
-        mine = table.filter(pc.and_(pc.equal(table["rule"], rule), pc.is_valid(table["text"]))).slice(0, 2)
-        rows = mine.select(["id", "source", "text"]).to_pylist()
-        shown[rule] = [{**row, "text": row["text"][:_EXCERPT]} for row in rows if row["text"].strip()]
-    return shown
+    for file in files:
+        table = pq.read_table(file, filters=pc.field("text").is_valid())
+        for row in table.select(["rule", "id", "source", "text"]).to_pylist():
+            mine = shown.setdefault(row.pop("rule"), [])
+            if len(mine) < _SHOWN and row["text"].strip():
+                mine.append({**row, "text": row["text"][:_EXCERPT]})
+    return dict(sorted(shown.items()))

@@ -19,8 +19,21 @@ def steps(facts: Facts) -> Table:
 
 def sources(facts: Facts) -> Table:
     """Return where the text came from and how much of it was kept."""
-    names = ("name", "licence", "files", "bytes", "rows", "rejects", "characters", "characters_kept")
-    head = ("source", "licence, as given", "files", "bytes", "rows", "rejects", "characters read", "characters kept")
+    names = (
+        "name",
+        "licence",
+        "files",
+        "files_passed_over",
+        "bytes",
+        "rows",
+        "rejects",
+        "characters",
+        "characters_kept",
+    )
+    head = (
+        "source", "licence, as given", "files", "files beside, not read", "bytes", "rows", "rejects",
+        "characters read", "characters kept",
+    )  # fmt: skip
     return head, [tuple(s[name] if s[name] is not None else "not given" for name in names) for s in facts["sources"]]
 
 

@@ -16,6 +16,7 @@ from headstart.corpus.steps import flat
 if TYPE_CHECKING:
     from daft import Expression
 
+_TELLING = r"[\p{L}\p{N}\p{M}]"
 _UNSPACED = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 _BASE = np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -29,11 +30,15 @@ class SignatureConfig(Section):
 
 
 def normal(text: Expression) -> Expression:
-    """Return letters and digits in lower case, words a blank apart; in scripts without blanks each sign is a word."""
-    from daft.functions import lower, regexp_replace, strip
+    """Return letters and digits in lower case, words a blank apart; in scripts without blanks each sign is a word.
 
-    text = regexp_replace(lower(text), r"[^\p{L}\p{N}\p{M}]+", " ")
-    return strip(regexp_replace(regexp_replace(text, _UNSPACED, " $1 "), " {2,}", " "))
+    A text without letters and digits is its own normal form: else all of them were one and the same.
+    """
+    from daft.functions import lower, regexp, regexp_replace, strip, when
+
+    plain = regexp_replace(lower(text), r"[^\p{L}\p{N}\p{M}]+", " ")
+    plain = strip(regexp_replace(regexp_replace(plain, _UNSPACED, " $1 "), " {2,}", " "))
+    return when(regexp(text, _TELLING), plain).otherwise(strip(text))
 
 
 def fingerprints(normals: pa.ChunkedArray, config: SignatureConfig) -> pa.Table:

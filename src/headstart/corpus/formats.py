@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headstart.core.errors import DataError
-from headstart.corpus import streams, tables
+from headstart.corpus import addresses, streams, tables
 from headstart.corpus.streams import Line
 
 _CSV_FIELD_CHARACTERS = 2**31 - 1
@@ -58,7 +59,7 @@ def reader_of(path: Path, column: str, documents: str) -> Iterator[Row]:
     """Return an iterator over the rows of a file, chosen by its suffix."""
     reading = Reading(column, whole_file=documents == "file")
     suffix = suffix_of(path.name)
-    if suffix not in READERS or (suffix == "parquet" and path.suffix != ".parquet"):
+    if suffix not in READERS:
         raise DataError(
             f"{path} has a suffix that no reader knows",
             allowed="Known: .txt, .tokens, .jsonl, .csv, also with .gz or .zst, and .parquet",
@@ -67,37 +68,52 @@ def reader_of(path: Path, column: str, documents: str) -> Iterator[Row]:
     return READERS[suffix](str(path), reading)
 
 
-def suffix_of(name: str) -> str:
-    """Return the suffix that names the format, behind that of a packer."""
-    return name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[2].lower()
+def suffix_of(path: str) -> str:
+    """Return the suffix that names the format, before that of a packer; nothing for packed parquet, which is none."""
+    packer = streams.packer_of(path)
+    name = addresses.bare(path)[: -len(packer) - 1] if packer else addresses.bare(path)
+    suffix = name.rpartition(".")[2].lower()
+    return "" if packer and suffix == "parquet" else suffix
+
+
+def printable(name: str) -> str:
+    """Return a file's name so that it can be written: bytes that are no UTF-8 as escapes, which stay different."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def read_text(path: str, reading: Reading) -> Iterator[Row]:
     """Yield documents of plain text: the whole file, or blocks between blank lines.
 
-    A line that is not UTF-8 is cut out as a row of its own; the lines around it stay.
+    A line that is not UTF-8 is cut out as a row of its own; the lines around it stay. Of a document that is too long
+    only the size is held.
     """
     held: list[str] = []
-    ordinal = begun = 0
+    ordinal = begun = size = 0
+    longest = math.inf if reading.longest is None else reading.longest
     for number, line in enumerate(streams.lines(path, longest=reading.longest), start=1):
         text = decoded(line, path)
         if isinstance(text, Unreadable):
             yield Row(f"line {number}", text, line.offset)
         elif text.strip() or reading.whole_file:
-            begun = begun if held else line.offset
-            held.append(text)
-        elif held:
-            yield Row(f"document {ordinal}", "".join(held).strip("\r\n"), begun)
-            ordinal, held = ordinal + 1, []
-    if held:
-        yield Row(f"document {ordinal}", "".join(held).strip("\r\n"), begun)
+            begun = begun if size else line.offset
+            size += len(line.raw)
+            if size > longest:
+                held.clear()
+            else:
+                held.append(text)
+        elif size:
+            yield Row(f"document {ordinal}", _document(held, size, longest), begun)
+            ordinal, held, size = ordinal + 1, [], 0
+    if size:
+        yield Row(f"document {ordinal}", _document(held, size, longest), begun)
 
 
 def read_jsonl(path: str, reading: Reading) -> Iterator[Row]:
     """Yield one text per line of JSON; a first row without the column is an error, a later one a reject."""
     seen_column = False
     for number, line in enumerate(streams.lines(path, reading.start, reading.stop, reading.longest)):
-        place, text = f"row {number}", decoded(line, path)
+        # Rows are counted from the beginning of the range, so that further on their offset tells where they stand.
+        place, text = f"byte {line.offset}" if reading.start else f"row {number}", decoded(line, path)
         if isinstance(text, Unreadable) or not text.strip():
             yield Row(place, text if isinstance(text, Unreadable) else "", line.offset)
             continue
@@ -130,14 +146,18 @@ def read_csv(path: str, reading: Reading) -> Iterator[Row]:
     if isinstance(header, csv.Error) or reading.column not in header:
         error = tables.no_column(path, reading.column, [] if isinstance(header, csv.Error) else header)
         yield Row("row 0", Unreadable(error.found, error))
+        # Told by itself, since a strict reader ends here and need not count them.
+        if (others := feed.rows(0 if isinstance(header, csv.Error) else len(header)) - 1) > 0:
+            yield Row("row 1", Unreadable(error.found, error, others))
         return
-    position = header.index(reading.column)
+    position, longest = header.index(reading.column), math.inf if reading.longest is None else reading.longest
     while (record := feed.record()) is not None:
         place, offset = f"row {number}", feed.taken[0].offset
         number += 1
         if not isinstance(record, csv.Error) and len(record) == len(header):
-            kept = {name: record[header.index(name)] if name in header else None for name in reading.keep}
-            yield Row(place, as_text(record[position], reading.column), offset, kept)
+            kept = {name: plain(record[header.index(name)]) if name in header else None for name in reading.keep}
+            text = as_text(record[position], reading.column)
+            yield Row(place, text if feed.size <= longest else _too_long("record", feed.size, longest), offset, kept)
         elif not record:
             yield Row(place, "", offset)
         else:
@@ -151,10 +171,9 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Row]:
     number = 0
     groups = range(reading.start, tables.groups_of(path) if reading.stop is None else reading.stop)
     for batch in tables.batches(path, (reading.column,), groups):
-        if isinstance(batch, DataError):
-            yield Row("file", Unreadable(batch.found, batch))
-        elif isinstance(batch, tables.Lost):
-            yield Row(f"row {number}", Unreadable(batch.reason, batch.error, batch.rows))
+        if isinstance(batch, tables.Lost):
+            place = "file" if batch.is_whole_file else f"row {number}"
+            yield Row(place, Unreadable(batch.reason, batch.error, batch.rows))
             number += batch.rows
         else:
             for value in batch.column(0).to_pylist():
@@ -198,6 +217,14 @@ def plain(value: Any) -> str | None:
     return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
 
 
+def _document(lines: list[str], size: int, longest: float) -> str | Unreadable:
+    return _too_long("document", size, longest) if size > longest else "".join(lines).strip("\r\n")
+
+
+def _too_long(what: str, size: int, longest: float) -> Unreadable:
+    return Unreadable(f"a {what} of {size:,} bytes; reading.longest_mb allows {longest:,}")
+
+
 def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int, raw: bytes) -> Unreadable:
     if not isinstance(record, csv.Error):
         return Unreadable(f"{len(record)} fields where the header has {width}", raw=raw)
@@ -216,17 +243,26 @@ class _CsvLines:
         self._lines, self._waiting = lines, list[Line]()
         self._reader = csv.reader(self._fed(), strict=True)
         self.taken: list[Line] = []
-        self.number = 0
+        self.number = self.size = 0
 
     def record(self) -> list[str] | csv.Error | None:
         """Return the next record, the error in its place, or None at the end; `taken` holds its lines."""
         self.number += len(self.taken)
-        self.taken = []
+        self.taken, self.size = [], 0
         try:
             return next(self._reader, None)
         except csv.Error as error:
             self._reader = csv.reader(self._fed(), strict=True)
             return error
+
+    def rows(self, width: int) -> int:
+        """Count the records that are left, bad ones with them."""
+        count = 0
+        while (record := self.record()) is not None:
+            count += 1
+            if isinstance(record, csv.Error) or len(record) not in (0, width):
+                self.go_back()
+        return count
 
     def go_back(self) -> None:
         """Give back all lines of the last record but the first."""
@@ -239,6 +275,7 @@ class _CsvLines:
             if line is None:
                 return
             self.taken.append(line)
+            self.size += len(line.raw)
             if line.fault:
                 raise csv.Error(line.fault)
             if len(self.taken) > _CSV_RECORD_LINES:

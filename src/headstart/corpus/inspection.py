@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from headstart.corpus.receipt import Books
 from headstart.corpus.samples import draw
 from headstart.corpus.selection import SPLITS
 
+WORK = "work"
+"""Where a corpus lies while it is made."""
 _EXCERPT = 400
 
 
@@ -42,8 +45,16 @@ def render_stats(found: Mapping[str, Any]) -> str:
 
 
 def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return up to so many dropped documents of each rule, or of one, with the beginning of their text."""
-    counts = {name: n for step in _manifest(folder)["facts"]["books"] for name, n in step["dropped"].items()}
+    """Return up to so many dropped documents of each rule, or of one, with the beginning of their text.
+
+    Of a corpus that is not finished, what cleaning dropped so far.
+    """
+    unfinished = folder / WORK / "clean"
+    if not artifact.is_complete(folder) and unfinished.is_dir():
+        books, folder = _books_so_far(unfinished), unfinished
+    else:
+        books = _manifest(folder)["facts"]["books"]
+    counts = {name: n for step in books for name, n in step["dropped"].items()}
     if rule is not None and rule not in counts:
         raise RecipeError(
             f"no rule {rule!r} dropped anything in {folder}{suggest(rule, counts)}",
@@ -60,6 +71,13 @@ def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, lis
     return shown | _duplicates(folder, number, shown)
 
 
+def _books_so_far(clean: Path) -> list[dict[str, Any]]:
+    books = Books()
+    for marker in sorted(clean.glob("part-*.json")):
+        books.add(Books.from_json(json.loads(marker.read_text(encoding="utf-8"))["books"]))
+    return books.to_json()
+
+
 def _duplicates(folder: Path, number: int, shown: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return pairs for the rules on duplicates, and rejects, which lie in files of their own."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -69,7 +87,8 @@ def _duplicates(folder: Path, number: int, shown: Mapping[str, Any]) -> dict[str
             mine = pairs.filter(pc.equal(pairs["kind"], name.partition(".")[2])).slice(0, number)
             found[name] = [*shown[name], *mine.to_pylist()]
         elif name == "rejects":
-            rejects = pq.read_table(folder / "rejects.parquet").slice(0, number).to_pylist()
+            held = folder / "rejects.parquet"
+            rejects = pq.read_table(held if held.is_file() else folder / "rejects").slice(0, number).to_pylist()
             found[name] = [*shown[name], *({**row, "raw": repr(row["raw"])} for row in rejects)]
     return found
 

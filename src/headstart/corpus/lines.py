@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.core.contracts import Bools
+from headstart.core.contracts import Bools, Ints
 from headstart.corpus.pieces import hashes_of, lines_of, paragraphs_of
 from headstart.corpus.shingles import Hashes
-from headstart.corpus.steps import changed, flat
+from headstart.corpus.steps import flat
 
 if TYPE_CHECKING:
     from daft import DataFrame
@@ -48,27 +49,36 @@ def repeated(lines: DataFrame, documents: int) -> DataFrame:
 
 
 def without(texts: pa.ChunkedArray, boilerplate: Hashes) -> tuple[pa.Array, int, int]:
-    """Return texts without some lines and paragraphs, how many pieces were taken out, and of how many characters."""
+    """Return texts without some lines and paragraphs, how many pieces were taken out, and of how many characters.
+
+    Paragraphs go first, then lines, and the gaps are closed; a text that holds none of them stays as it is.
+    `boilerplate` must be sorted.
+    """
     if not len(boilerplate) or not len(texts):
         return texts, 0, 0
-    found = [
-        pieces.owners[_is_in(pieces.hashes, boilerplate)] for pieces in (lines_of(texts), paragraphs_of(texts, True))
-    ]
-    suspects = np.unique(np.concatenate(found))
-    if not len(suspects):
+    whole = flat(texts)
+    blocks = pc.split_pattern(whole, "\n\n")
+    rows = pc.split_pattern(blocks.flatten(), "\n")
+    text_of = np.repeat(np.arange(len(whole)), np.diff(blocks.offsets.to_numpy()))
+    block_of = np.repeat(np.arange(len(text_of)), np.diff(rows.offsets.to_numpy()))
+    blocks, rows = blocks.flatten(), rows.flatten()
+    gone = _known(blocks, pc.match_substring(blocks, "\n"), 1, boilerplate)
+    filled = pc.greater(pc.binary_length(rows), 0)
+    lines = _known(rows, filled, 0, boilerplate) & ~gone[block_of]
+    touched: Bools = np.zeros(len(whole), dtype=bool)
+    touched[text_of[gone]] = touched[text_of[block_of[lines]]] = True
+    if not touched.any():
         return texts, 0, 0
-    known = set(boilerplate.tolist())
-    listed = flat(texts)
-    count = size = 0
-    stripped: list[str] = []
-    for place in suspects.tolist():
-        before = listed[place].as_py()
-        after, number = _stripped(before, known)
-        stripped.append(after)
-        count, size = count + number, size + len(before) - len(after)
-    mask: Bools = np.zeros(len(texts), dtype=bool)
-    mask[suspects] = True
-    return changed(listed, pa.array(mask), stripped), count, size
+    # A block of which only blank lines are left goes as well.
+    stays = ~lines & ~gone[block_of] & touched[text_of[block_of]]
+    useful: Bools = np.zeros(len(blocks), dtype=bool)
+    useful[block_of[stays & filled.to_numpy(zero_copy_only=False)]] = True
+    stays &= useful[block_of]
+    joined = _joined(rows.filter(pa.array(stays)), block_of[stays], np.flatnonzero(useful), "\n")
+    stripped = _joined(joined, text_of[useful], np.flatnonzero(touched), "\n\n")
+    after = pc.replace_with_mask(whole, pa.array(touched), stripped)
+    size = pc.sum(pc.utf8_length(whole)).as_py() - pc.sum(pc.utf8_length(after)).as_py()
+    return after, int(gone.sum() + lines.sum()), size
 
 
 def load(folder: Path) -> Hashes:
@@ -80,25 +90,18 @@ def load(folder: Path) -> Hashes:
     return np.sort(np.concatenate([np.zeros(0, np.uint64), *found]))
 
 
-def _stripped(text: str, known: set[int]) -> tuple[str, int]:
-    """Take paragraphs out first, then lines, and close the gaps."""
-    blocks = text.split("\n\n")
-    several = [place for place, block in enumerate(blocks) if "\n" in block]
-    gone = {
-        place
-        for place, value in zip(several, hashes_of([blocks[p] for p in several], 1), strict=True)
-        if value in known
-    }
-    kept, count = [], len(gone)
-    for place, block in enumerate(blocks):
-        if place in gone:
-            continue
-        rows = block.split("\n")
-        stays = [row for row, value in zip(rows, hashes_of(rows, 0), strict=True) if not row or value not in known]
-        count += len(rows) - len(stays)
-        if any(stays):
-            kept.append("\n".join(stays))
-    return "\n\n".join(kept), count
+def _known(pieces: pa.Array, chosen: pa.Array, seed: int, known: Hashes) -> Bools:
+    """Say of each piece whether it is one of the chosen and is known by its hash."""
+    found: Bools = chosen.to_numpy(zero_copy_only=False).copy()
+    found[found] = _is_in(hashes_of(pieces.filter(chosen), seed), known)
+    return found
+
+
+def _joined(pieces: pa.Array, owners: Ints, wanted: Ints, separator: str) -> pa.Array:
+    """Join the pieces of each wanted owner; an owner without any is an empty text."""
+    starts = pa.array(np.searchsorted(owners, np.append(wanted, wanted[-1] + 1)) if len(wanted) else [0], pa.int32())
+    lists = pa.ListArray.from_arrays(starts, pieces)
+    return pc.binary_join(lists, pa.scalar(separator, pieces.type))
 
 
 def _is_in(values: Hashes, known: Hashes) -> Bools:

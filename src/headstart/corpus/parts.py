@@ -20,6 +20,16 @@ def marker(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
+def part_file(folder: Path, number: int) -> Path:
+    """Return where a folder holds the table of a part."""
+    return folder / f"part-{number:05d}.parquet"
+
+
+def in_order(folder: Path) -> list[Path]:
+    """Return the tables of a folder by the numbers of their parts; by name, part 100000 would stand before 99999."""
+    return sorted(folder.glob("part-*.parquet"), key=lambda path: int(path.stem.removeprefix("part-")))
+
+
 def finished(folder: Path, number: int) -> dict[str, Any] | None:
     """Return what a finished part noted, or None."""
     try:

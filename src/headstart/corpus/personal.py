@@ -151,6 +151,11 @@ class Personal:
         return Outcome(with_text(table, changed(table["text"], suspect, replaced)), counts=counts)
 
 
+def masked(text: str, config: PersonalConfig) -> str:
+    """Return one text with placeholders, as `Personal` puts them into batches of texts."""
+    return replace(text, [kind for kind in _PATTERNS if kind in config.replace], Counter())
+
+
 def replace(text: str, kinds: list[Kind], counts: Counter[str]) -> str:
     """Replace what is found of some kinds, and count it."""
     for kind in kinds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,8 +24,8 @@ class MixtureConfig(Section):
         None,
         ge=0,
         le=1,
-        description="a language of n characters is kept in proportion to n^exponent; XLM-R used 0.3; the "
-        "temperature is 1 / exponent; as they come where none is given",
+        description="a language of n characters is kept in proportion to n^exponent, within each source where sources "
+        "have weights; XLM-R used 0.3; the temperature is 1 / exponent; as they come where none is given",
     )
 
 
@@ -34,19 +34,22 @@ def rates(
 ) -> dict[Group, float]:
     """Return the share of each group's documents to keep so that proportions hold and nothing is repeated.
 
-    The group that there is least of, by what it should be, is kept whole, and the others in proportion to it.
+    Sources with weights get their weights, and languages are lifted inside each; without weights they are lifted over
+    the whole, whatever sources they come from. The group that there is least of, by what it should be, is kept whole,
+    and the others in proportion to it.
     """
     full = {group: size for group, size in sizes.items() if size}
-    by_source: defaultdict[str, int] = defaultdict(int)
-    for (source, _), size in full.items():
-        by_source[source] += size
-    weighed = all(weight is not None for weight in weights.values())
     power = 1.0 if exponent is None else exponent
     wanted: dict[Group, float] = {}
-    for (source, language), size in full.items():
-        inside = sum(other**power for (owner, _), other in full.items() if owner == source)
-        pull = (weights[source] or 0.0) if weighed else float(by_source[source])
-        wanted[source, language] = pull * size**power / inside
+    if all(weight is not None for weight in weights.values()):
+        for (source, language), size in full.items():
+            inside = sum(other**power for (owner, _), other in full.items() if owner == source)
+            wanted[source, language] = (weights[source] or 0.0) * size**power / inside
+    else:
+        spoken: Counter[str] = Counter()
+        for (_, language), size in full.items():
+            spoken[language] += size
+        wanted = {group: size * spoken[group[1]] ** (power - 1) for group, size in full.items()}
     scale = min((size / wanted[group] for group, size in full.items()), default=1.0)
     return {group: min(1.0, wanted[group] * scale / size) if size else 1.0 for group, size in sizes.items()}
 

@@ -127,20 +127,20 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
     Empty rows are yielded too, as documents without text. `receipt.rows` grows with each row read.
     """
     for path in expand(config.files):
-        reader = formats.reader_of(path, config.text, config.documents)
+        name, reader = formats.printable(path.name), formats.reader_of(path, config.text, config.documents)
         for row in reader:
             if receipt is not None:
                 receipt.rows += 1
             if isinstance(row.value, formats.Unreadable):
                 if row.value.error is not None:
                     raise row.value.error
-                yield Reject(path.name, row.place, row.value.reason)
+                yield Reject(name, row.place, row.value.reason)
             else:
-                yield Document(f"{path.name}:{row.place.rpartition(' ')[2]}", row.value)
+                yield Document(f"{name}:{row.place.rpartition(' ')[2]}", row.value)
 
 
-def expand(files: Iterable[str]) -> list[Path]:
-    """Return the files that paths and globs stand for, each once, sorted."""
+def expand(files: Iterable[str], key: str = "corpus.files") -> list[Path]:
+    """Return the files that paths and globs stand for, each once, sorted; errors name the recipe's key."""
     found: set[Path] = set()
     for pattern in files:
         path = Path(pattern).expanduser()
@@ -149,14 +149,14 @@ def expand(files: Iterable[str]) -> list[Path]:
             continue
         if path.is_dir():
             raise DataError(
-                f"{pattern} is a folder", allowed="corpus.files takes files and globs", do=f"Write {pattern}/*.txt"
+                f"{pattern} is a folder", allowed=f"{key} takes files and globs", do=f"Write {pattern}/*.txt"
             )
         matches = {Path(match) for match in glob.glob(str(path), recursive=True)}
         if not any(match.is_file() for match in matches):
             raise DataError(
                 _nothing_at(pattern, path),
-                allowed="corpus.files takes paths and globs; relative ones start at the working directory",
-                do="Check corpus.files",
+                allowed=f"{key} takes paths and globs; relative ones start at the working directory",
+                do=f"Check {key}",
             )
         found |= {match for match in matches if match.is_file()}
     return sorted(found)
@@ -174,7 +174,10 @@ def sources(config: CorpusConfig) -> list[dict[str, Any]]:
 
 def described(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Describe files by name, size and a hash of both ends."""
-    return [{"name": path.name, "bytes": path.stat().st_size, "sha256_ends": _ends(path)} for path in paths]
+    return [
+        {"name": formats.printable(path.name), "bytes": path.stat().st_size, "sha256_ends": _ends(path)}
+        for path in paths
+    ]
 
 
 def text_bytes(config: CorpusConfig) -> int:
@@ -186,7 +189,7 @@ def text_bytes(config: CorpusConfig) -> int:
 
 
 def _unpacked(path: Path, column: str) -> int:
-    if path.suffix == ".parquet":
+    if formats.suffix_of(path.name) == "parquet":
         try:
             with pq.ParquetFile(path) as file:
                 groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
@@ -196,7 +199,7 @@ def _unpacked(path: Path, column: str) -> int:
             ) from error
         columns = [group.column(i) for group in groups for i in range(group.num_columns)]
         return sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
-    if streams.is_packed(str(path)):
+    if streams.packer_of(path.name):
         return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
     return path.stat().st_size
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import DataError
@@ -70,7 +71,7 @@ class Books:
                 )
             before = name, step
 
-    def require_few_rejects(self, step: str, share: float, first: str) -> None:
+    def require_few_rejects(self, step: str, share: float, first: str, folder: Path) -> None:
         """Raise where more of the rows that were read are rejects than the recipe allows."""
         books = self[step]
         rejects = books.dropped[REJECTS]
@@ -79,7 +80,8 @@ class Books:
                 f"{rejects:,} of {books.rows_in:,} rows cannot be read ({rejects / books.rows_in:.2%}); "
                 f"the first is {first}",
                 allowed=f"max_reject_share allows {share:.2%}",
-                do="Mend the files (rejects.parquet names every place), or raise max_reject_share if the loss is known",
+                do=f"Mend the files (`headstart corpus explain {folder} --rule rejects` names the places), or raise "
+                "max_reject_share if the loss is known",
             )
 
     def lines(self) -> list[str]:

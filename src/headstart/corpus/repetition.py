@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,10 @@ from headstart.corpus.rules import Rule, Values, at_most, share
 from headstart.corpus.shingles import Hashes, Words, ngrams, ngrams_at, words_of
 
 _SIEVE_BITS = 22
+
+
+Ngram = Annotated[int, Field(ge=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Repetition(Section):
@@ -30,10 +34,10 @@ class Repetition(Section):
     max_paragraphs: float = Field(0.3, ge=0, le=1, description="share of paragraphs that repeat one")
     max_line_characters: float = Field(0.2, ge=0, le=1, description="share of characters in lines that repeat one")
     max_paragraph_characters: float = Field(0.2, ge=0, le=1, description="the same of paragraphs")
-    max_top: dict[int, float] = Field(
+    max_top: dict[Ngram, Share] = Field(
         {2: 0.2, 3: 0.18, 4: 0.16}, description="share of characters in the commonest n-gram, by n"
     )
-    max_repeated: dict[int, float] = Field(
+    max_repeated: dict[Ngram, Share] = Field(
         {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1},
         description="share of characters in n-grams that occur more than once, by n",
     )

@@ -20,7 +20,7 @@ class Rule:
 
     name: str
     measure: str
-    """What is held against the threshold, as the datasheet and `explain` show it."""
+    """What is held against the threshold, by its name among the values."""
     fails: Callable[[npt.NDArray[np.float64]], Bools]
 
 
@@ -34,13 +34,11 @@ def at_most(name: str, measure: str, most: float) -> Rule:
     return Rule(name, measure, lambda values: values > most)
 
 
-def verdict(rules: Sequence[Rule], values: Values, rows: int, exempt: Bools | None = None) -> pa.Array:
+def verdict(rules: Sequence[Rule], values: Values, rows: int) -> pa.Array:
     """Return for each row the name of the first rule that it fails, or null."""
     decided = np.full(rows, -1, dtype=np.int64)
     for number, rule in enumerate(rules):
         decided[(decided < 0) & rule.fails(values[rule.measure])] = number
-    if exempt is not None:
-        decided[exempt] = -1
     names = pa.array([*(rule.name for rule in rules), None], pa.string())
     return names.take(pa.array(np.where(decided < 0, len(rules), decided)))
 

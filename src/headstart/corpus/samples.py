@@ -22,5 +22,16 @@ def draw(files: Sequence[Path], number: int, seed: int) -> list[dict[str, Any]]:
         drawn += [(float(numbers[place]), path, int(place)) for place in np.argsort(numbers, kind="stable")[:number]]
     rows: list[dict[str, Any]] = []
     for _, path, place in sorted(drawn)[:number]:
-        rows += pq.read_table(path, columns=_COLUMNS).slice(place, 1).to_pylist()
+        rows += _row(path, place)
     return rows
+
+
+def _row(path: Path, place: int) -> list[dict[str, Any]]:
+    """Read one row; of the texts, those of its row group alone."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if place < rows:
+                return file.read_row_group(group, columns=_COLUMNS).slice(place, 1).to_pylist()
+            place -= rows
+    return []

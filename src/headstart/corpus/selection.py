@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +19,17 @@ import pyarrow.parquet as pq
 
 from headstart.core.config import Section
 from headstart.corpus import lines
+from headstart.corpus.dropped import Dropped
 from headstart.corpus.lines import LinesConfig
-from headstart.corpus.parts import PartFiles, finished, part_files
+from headstart.corpus.parts import PartFiles, finished, part_file, part_files
 from headstart.corpus.proportions import chances
 from headstart.corpus.receipt import Books
 from headstart.corpus.shingles import Hashes
 from headstart.corpus.steps import characters, with_text
 
 SPLITS = ("train", "validation")
+_LENGTH_BINS = 24
 COLUMNS = ("id", "source", "url", "language", "evaluation_sets", "key", "text")
-_BATCH_ROWS = 512
 
 
 class SelectSettings(Section):
@@ -75,19 +77,22 @@ def _select(settings: SelectSettings, number: int, files: PartFiles) -> dict[str
     books = Books()
     lost = losers(settings.folder / "duplicates" / "found", number)
     boilerplate = _boilerplate(settings.folder / "lines") if settings.lines is not None else np.zeros(0, np.uint64)
-    facts: dict[str, Counter[str]] = {"languages": Counter(), "sources": Counter()}
+    facts: dict[str, Counter[str]] = {name: Counter() for name in ("languages", "sources", "lengths", "domains")}
     splits: Counter[str] = Counter()
-    path = settings.folder / "clean" / "documents" / f"part-{number:05d}.parquet"
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-            table = _without_duplicates(pa.table(batch), lost, books)
-            table = _without_lines(table, settings, boilerplate, books)
-            table = _in_proportion(table, settings, books)
+    dropped = Dropped(files)
+    with pq.ParquetFile(part_file(settings.folder / "clean" / "documents", number)) as file:
+        # A row group is a batch of cleaning, which is bounded by bytes and not by rows.
+        for group in range(file.num_row_groups):
+            table = _without_duplicates(file.read_row_group(group), lost, books)
+            table = _without_lines(table, settings, boilerplate, books, dropped)
+            table = _in_proportion(table, settings, books, dropped)
             for split, rows in _split(table, settings).items():
                 if len(rows):
                     files.write(split, rows.select(COLUMNS))
                     splits[split] += len(rows)
                     splits[f"{split} characters"] += characters(rows)
+            facts["lengths"].update(_binned(pc.utf8_length(table["text"])))
+            facts["domains"].update(_domain(url) for url in table["url"].drop_null().to_pylist())
             facts["languages"].update(language or "unknown" for language in table["language"].to_pylist())
             for source in pc.unique(table["source"]).to_pylist():
                 facts["sources"][source] += characters(table.filter(pc.equal(table["source"], source)))
@@ -111,30 +116,55 @@ def _without_duplicates(table: pa.Table, lost: Mapping[int, str], books: Books) 
     return after
 
 
-def _without_lines(table: pa.Table, settings: SelectSettings, boilerplate: Hashes, books: Books) -> pa.Table:
+def _without_lines(
+    table: pa.Table, settings: SelectSettings, boilerplate: Hashes, books: Books, dropped: Dropped
+) -> pa.Table:
     if settings.lines is None:
         return table
     texts, count, size = lines.without(table["text"], boilerplate)
     changed = with_text(table, texts)
     enough = pc.greater_equal(pc.utf8_length(changed["text"]), settings.lines.min_characters)
     after = changed.filter(enough)
-    _booked(books, "lines", table, after, {"lines.emptied": len(table) - len(after)} if len(table) > len(after) else {})
+    # Shown as they were: of what is left there is nothing to see.
+    _left_out("lines.emptied", table.filter(pc.invert(enough)), "lines", table, after, books, dropped)
     books["lines"].counts.update({"pieces taken out": count, "characters taken out": size})
     return after
 
 
-def _in_proportion(table: pa.Table, settings: SelectSettings, books: Books) -> pa.Table:
+def _in_proportion(table: pa.Table, settings: SelectSettings, books: Books, dropped: Dropped) -> pa.Table:
     if not settings.rates:
         return table
     groups = zip(table["source"].to_pylist(), table["language"].to_pylist(), strict=True)
     wanted = np.array([settings.rates.get(f"{source}/{language}", 1.0) for source, language in groups])
-    stays = chances(table["key"].to_numpy(), settings.seed, "mixture") < wanted
-    after = table.filter(pa.array(stays))
-    out = {"mixture.sampled_out": len(table) - len(after)} if len(table) > len(after) else {}
-    _booked(books, "mixture", table, after, out)
+    stays = pa.array(chances(table["key"].to_numpy(), settings.seed, "mixture") < wanted)
+    after = table.filter(stays)
+    _left_out("mixture.sampled_out", table.filter(pc.invert(stays)), "mixture", table, after, books, dropped)
     return after
+
+
+def _left_out(
+    rule: str, gone: pa.Table, step: str, before: pa.Table, after: pa.Table, books: Books, dropped: Dropped
+) -> None:
+    """Book what a rule took out, and note it with some examples."""
+    _booked(books, step, before, after, {rule: len(gone)} if len(gone) else {})
+    if len(gone):
+        dropped.write(rule, gone)
 
 
 def _split(table: pa.Table, settings: SelectSettings) -> dict[str, pa.Table]:
     held_out = chances(table["key"].to_numpy(), settings.seed, "validation") < settings.validation
     return {"train": table.filter(pa.array(~held_out)), "validation": table.filter(pa.array(held_out))}
+
+
+def _binned(sizes: pa.ChunkedArray) -> Counter[str]:
+    """Count documents by length, in powers of two of characters."""
+    bins = np.minimum(np.log2(np.maximum(sizes.to_numpy(), 1)).astype(np.int64), _LENGTH_BINS)
+    found, counts = np.unique(bins, return_counts=True)
+    return Counter({str(2**place): int(count) for place, count in zip(found.tolist(), counts.tolist(), strict=True)})
+
+
+def _domain(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").removeprefix("www.")
+    except ValueError:
+        return ""

@@ -6,8 +6,6 @@ the files alone, never on the number of workers, so that the same corpus has the
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -20,9 +18,10 @@ from pydantic import Field, field_validator
 
 from headstart.core.config import Section
 from headstart.core.errors import DataError
-from headstart.corpus import readers
-from headstart.corpus.formats import READERS, Reading, Row, suffix_of
-from headstart.corpus.streams import is_remote, opened
+from headstart.corpus import addresses, patterns, readers
+from headstart.corpus.addresses import is_remote
+from headstart.corpus.formats import READERS, Reading, Row, printable, suffix_of
+from headstart.corpus.streams import opened, packer_of
 from headstart.corpus.warc import read_warc
 from headstart.corpus.webpages import read_html
 
@@ -69,46 +68,49 @@ class Part:
     stop: int | None = None
     first_row: int = 0
     """How many rows of the file come before it, where that can be told."""
+    name: str = ""
+    """The file's path from what all files of the source have in common; its bare name where none is given."""
+
+    @property
+    def file(self) -> str:
+        """The file's name in ids and rejects."""
+        return self.name or printable(PurePosixPath(addresses.bare(self.path)).name)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types."""
         return asdict(self)
 
 
-def files_of(source: SourceConfig) -> list[str]:
-    """Return the files of a source, each once, sorted; folders are searched for files that a reader knows."""
-    found: set[str] = set()
-    for pattern in source.files:
-        if is_remote(pattern):
-            found |= set(_remote(pattern))
-        elif Path(pattern).expanduser().is_dir():
-            inside = glob.glob(f"{glob.escape(str(Path(pattern).expanduser()))}/**/*", recursive=True)
-            found |= {path for path in inside if Path(path).is_file() and suffix_of(path) in KNOWN}
-        else:
-            found |= {str(path) for path in readers.expand([pattern])}
+def files_of(source: SourceConfig) -> dict[str, str]:
+    """Return the files of a source, each once, sorted, and each one's name: its path from where the patterns differ.
+
+    Folders are searched for files that a reader knows; `passed_over` names the others.
+    """
+    found = patterns.matched(source.files, KNOWN).files
+    known = f"Known: {', '.join(f'.{suffix}' for suffix in KNOWN)}, also packed by gz or zst"
     if not found:
+        listed = ", ".join(source.files)
         raise DataError(
-            f"source {source.name!r} has no files that a reader knows in {', '.join(source.files)}",
-            allowed=f"Known: {', '.join(f'.{suffix}' for suffix in KNOWN)}, also packed by gz or zst",
-            do="Check files",
+            f"source {source.name!r} has no files that a reader knows in {listed}", allowed=known, do="Check files"
         )
     for path in found:
         if suffix_of(path) not in KNOWN:
-            raise DataError(
-                f"{path} has a suffix that no reader knows",
-                allowed=f"Known: {', '.join(f'.{suffix}' for suffix in KNOWN)}, also packed by gz or zst",
-                do="Rename or convert the file",
-            )
-    return sorted(found)
+            raise DataError(f"{path} has a suffix that no reader knows", allowed=known, do="Rename or convert the file")
+    return found
+
+
+def passed_over(source: SourceConfig) -> list[str]:
+    """Return the names of files in the source's folders that are not read, such as a licence or an archive."""
+    return patterns.matched(source.files, KNOWN).passed_over
 
 
 def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[Part]:
     """Return the parts of all sources in their order, numbered."""
     parts: list[Part] = []
     for source in sources:
-        for path in files_of(source):
+        for path, name in files_of(source).items():
             for start, stop, first_row in _ranges(path, source.text, int(megabytes * 1e6)):
-                parts.append(Part(len(parts), source.name, path, start, stop, first_row))
+                parts.append(Part(len(parts), source.name, path, start, stop, first_row, name))
     return parts
 
 
@@ -116,10 +118,12 @@ def identities(sources: Sequence[SourceConfig]) -> dict[str, list[dict[str, Any]
     """Describe the files of each source by name, size and a hash of both ends, to notice when they change."""
     found: dict[str, list[dict[str, Any]]] = {}
     for source in sources:
-        files = files_of(source)
-        local = [path for path in files if not is_remote(path)]
-        found[source.name] = readers.described(Path(path) for path in local)
-        found[source.name] += [_remote_identity(path) for path in files if is_remote(path)]
+        found[source.name] = [
+            {"name": name, **_remote_identity(path)}
+            if is_remote(path)
+            else {**readers.described([Path(path)])[0], "name": name}
+            for path, name in files_of(source).items()
+        ]
     return found
 
 
@@ -128,7 +132,7 @@ def licence_of(source: SourceConfig) -> str | None:
     if source.licence is not None:
         return source.licence
     for folder in source.files:
-        card = Path(folder).expanduser() / "README.md"
+        card = Path(addresses.local(folder)).expanduser() / "README.md"
         if not is_remote(folder) and card.is_file():
             text = card.read_text(encoding="utf-8", errors="replace")
             front = text.split("---")[1] if text.startswith("---") and text.count("---") > 1 else ""
@@ -143,12 +147,12 @@ def licence_of(source: SourceConfig) -> str | None:
 
 def _ranges(path: str, column: str, size: int) -> Iterator[tuple[int, int | None, int]]:
     """Cut a file into ranges of about so many bytes of text, where its format allows."""
-    if path.endswith(".jsonl") and not is_remote(path):
+    if suffix_of(path) == "jsonl" and not packer_of(path) and not is_remote(path):
         whole = Path(path).stat().st_size
         count = max(1, round(whole / size))
         for index in range(count):
             yield whole * index // count, whole * (index + 1) // count if index + 1 < count else None, 0
-    elif path.endswith(".parquet"):
+    elif suffix_of(path) == "parquet":
         yield from _row_groups(path, column, size)
     else:
         yield 0, None, 0
@@ -174,26 +178,7 @@ def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | 
         yield 0, 0, 0
 
 
-def _remote(pattern: str) -> list[str]:
-    """List an object store's files by address, by glob, or below a folder."""
-    from pyarrow.fs import FileSelector, FileSystem, FileType
-
-    scheme = pattern.partition("://")[0]
-    base = pattern.partition("*")[0].rpartition("/")[0] if glob.has_magic(pattern) else pattern.rstrip("/")
-    system, key = FileSystem.from_uri(base)
-    info = system.get_file_info(key)
-    if info.type == FileType.File:
-        return [pattern]
-    listed = system.get_file_info(FileSelector(key, recursive=True, allow_not_found=True))
-    found = [f"{scheme}://{entry.path}" for entry in listed if entry.type == FileType.File]
-    if glob.has_magic(pattern):
-        return [path for path in found if fnmatch.fnmatchcase(path, pattern)]
-    return [path for path in found if suffix_of(PurePosixPath(path).name) in KNOWN]
-
-
 def _remote_identity(path: str) -> dict[str, Any]:
-    from pyarrow.fs import FileSystem
-
-    system, key = FileSystem.from_uri(path)
+    system, key = addresses.system_of(path)
     info = system.get_file_info(key)
-    return {"name": PurePosixPath(path).name, "bytes": info.size, "changed": info.mtime_ns}
+    return {"bytes": info.size, "changed": info.mtime_ns}

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from headstart.core.errors import DataError, ResourceError, first_line
+from headstart.corpus import addresses
 
 _CHUNK = 1 << 18
 _CAREFUL = 64
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = {"gz": b"\x1f\x8b\x08", "zst": b"\x28\xb5\x2f\xfd"}
+_WIDEST_WINDOW = 1 << 31
+"""What `zstd --long=31` needs; the library's own limit is 128 MB, and long files of crawls are packed with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +38,25 @@ class Line(NamedTuple):
     fault: str = ""
 
 
-def is_remote(path: str) -> bool:
-    """Say whether a path names an object store, such as s3://bucket/key."""
-    return "://" in path
-
-
-def is_packed(path: str) -> bool:
-    """Say whether a file is unpacked on being read, by its suffix."""
-    return path.rpartition(".")[2] in _MAGIC
+def packer_of(path: str) -> str:
+    """Return the suffix of the packer that a file is unpacked by on being read; nothing for others."""
+    suffix = addresses.bare(path).rpartition(".")[2].lower()
+    return suffix if suffix in _MAGIC else ""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading, here or in an object store (by pyarrow's file systems)."""
     try:
-        if not is_remote(path):
-            with open(path, "rb") as file:
+        if not addresses.is_remote(path):
+            with open(addresses.local(path), "rb") as file:
                 yield file
             return
-        from pyarrow.fs import FileSystem
-
-        system, key = FileSystem.from_uri(path)
+        system, key = addresses.system_of(path)
         with system.open_input_file(key) as remote:
             yield remote
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}", do="Check corpus.files") from error
+        raise DataError(f"there is no file {addresses.bare(path)}", do="Check the recipe's files") from error
 
 
 def chunks(path: str, start: int = 0) -> Iterator[bytes | Fault]:
@@ -68,7 +65,7 @@ def chunks(path: str, start: int = 0) -> Iterator[bytes | Fault]:
         if start:
             file.seek(start)
         raw = iter(lambda: file.read(_CHUNK), b"")
-        yield from _unpacked(raw, path.rpartition(".")[2]) if is_packed(path) else raw
+        yield from _unpacked(raw, packer) if (packer := packer_of(path)) else raw
 
 
 def lines(path: str, start: int = 0, stop: int | None = None, longest: int | None = None) -> Iterator[Line]:
@@ -105,40 +102,56 @@ def lines(path: str, start: int = 0, stop: int | None = None, longest: int | Non
 
 def _line(offset: int, held: list[bytes], last: bytes, size: int, longest: int | None) -> Line:
     if longest is not None and size > longest:
-        return Line(offset, b"", f"a line of {size:,} bytes; corpus.longest_mb allows {longest:,}")
+        return Line(offset, b"", f"a line of {size:,} bytes; reading.longest_mb allows {longest:,}")
     raw = b"".join((*held, last)) if held else last
     return Line(offset, raw.removeprefix(_BOM) if offset == 0 else raw)
 
 
 def _unpacked(raw: Iterator[bytes], kind: str) -> Iterator[bytes | Fault]:
-    """Unpack member after member; after damage, go on at the next member's magic bytes."""
+    """Unpack member after member; after damage, go on at the next member's magic bytes, with one Fault for a stretch.
+
+    Magic bytes inside junk begin a member that gives nothing: it belongs to the stretch that is told already.
+    """
     new, failures = _unpacker(kind)
-    magic, rest = _MAGIC[kind], b""
-    unpacker, fed = new(), False
+    magic, rest, tail = _MAGIC[kind], b"", b""
+    unpacker, fed, lost, told = new(), False, False, False
     for chunk in raw:
         rest += chunk
         while rest:
+            if lost:
+                rest, lost = _next_member(rest, magic)
+                if lost:
+                    break
+            # Padding with zeros after a member is common, and harmless.
+            rest = rest if fed else rest.lstrip(b"\0")
+            if not rest:
+                break
             if fed or rest.startswith(magic[: len(rest)]):
                 before = unpacker.copy() if hasattr(unpacker, "copy") else None
                 try:
-                    out, fed = unpacker.decompress(rest), True
+                    out = unpacker.decompress(rest)
                 except failures as error:
-                    yield from _salvaged(before, rest, failures)
-                    yield Fault(f"torn {kind} ({first_line(error)})")
-                    rest, unpacker, fed = _next_member(rest[1:], magic), new(), False
+                    for saved in _salvaged(before, rest, failures):
+                        yield saved
+                        told = False
+                    if not told:
+                        yield Fault(f"torn {kind} ({first_line(error)})")
+                    # The next member may begin in what the damaged one has been given before.
+                    rest = tail + rest if fed else rest[1:]
+                    unpacker, fed, lost, told = new(), False, True, True
                     continue
                 if out:
                     yield out
-                if not unpacker.eof:
-                    rest = b""
-                    break
-                rest, unpacker, fed = unpacker.unused_data, new(), False
-            elif rest.strip(b"\0"):
-                yield Fault(f"torn {kind} (no {kind} data where a member should begin)")
-                rest = _next_member(rest[1:], magic)
+                told = told and not (out or unpacker.eof)
+                if unpacker.eof:
+                    rest, unpacker, fed = unpacker.unused_data, new(), False
+                else:
+                    rest, tail, fed = b"", rest[1 - len(magic) :], True
             else:
-                rest = b""  # Padding with zeros after the last member is common, and harmless.
-    if fed:
+                if not told:
+                    yield Fault(f"torn {kind} (no {kind} data where a member should begin)")
+                lost = told = True
+    if fed and not told:
         yield Fault(f"torn {kind} (it ends in the middle of a member)")
 
 
@@ -151,7 +164,7 @@ def _unpacker(kind: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]
         raise ResourceError(
             "zstandard, which unpacks .zst, is not installed", do="pip install 'headstart[corpus]'"
         ) from error
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), (zstandard.ZstdError,)
+    return lambda: zstandard.ZstdDecompressor(max_window_size=_WIDEST_WINDOW).decompressobj(), (zstandard.ZstdError,)
 
 
 def _salvaged(unpacker: Any, damaged: bytes, failures: tuple[type[Exception], ...]) -> Iterator[bytes]:
@@ -167,7 +180,10 @@ def _salvaged(unpacker: Any, damaged: bytes, failures: tuple[type[Exception], ..
         return
 
 
-def _next_member(rest: bytes, magic: bytes) -> bytes:
-    """Return what follows from the next member's beginning on; an end that might be one is kept."""
+def _next_member(rest: bytes, magic: bytes) -> tuple[bytes, bool]:
+    """Return what follows from the next member's beginning on; or an end that might be one, and that none was found."""
     found = rest.find(magic)
-    return rest[found:] if found >= 0 else b""
+    if found >= 0:
+        return rest[found:], False
+    kept = next((size for size in range(len(magic) - 1, 0, -1) if rest.endswith(magic[:size])), 0)
+    return rest[len(rest) - kept :], True

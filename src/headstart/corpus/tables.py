@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
@@ -19,6 +21,7 @@ from headstart.core.errors import DataError, first_line
 from headstart.core.registry import suggest
 from headstart.corpus.streams import opened
 
+BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 256
 
 
@@ -29,6 +32,8 @@ class Lost:
     rows: int
     reason: str
     error: DataError
+    is_whole_file: bool = False
+    """Nothing of the file can be used; where it cannot even be opened, that counts as one row."""
 
 
 def groups_of(path: str) -> int:
@@ -40,22 +45,23 @@ def groups_of(path: str) -> int:
         return 1
 
 
-def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterator[pa.RecordBatch | Lost | DataError]:
-    """Yield batches of some columns of some row groups, texts as bytes; the first column must be there.
+def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterator[pa.RecordBatch | Lost]:
+    """Yield batches of some columns of some row groups, texts as bytes; the first column must be there and hold text.
 
-    A column that is not there is null. An error in place of a batch says that nothing of the file can be used.
+    A column beside it that is not there, or holds what cannot be printed (a list), is null.
     """
-    name = PurePosixPath(path).name
     try:
         with opened(path) as raw, _parquet(raw) as file:
-            wrong = _wrong(name, columns[0], file.schema_arrow)
+            wrong = _wrong(PurePosixPath(path).name, columns[0], file.schema_arrow)
             if wrong is not None:
-                yield wrong
+                rows = sum(int(file.metadata.row_group(group).num_rows) for group in groups)
+                yield Lost(max(1, rows), str(DataError(wrong.found, allowed=wrong.allowed)), wrong, True)
                 return
             for group in groups:
                 yield from _group(path, file, columns, group)
     except (pa.ArrowException, OSError) as error:
-        yield DataError(f"{path} cannot be read as parquet ({first_line(error)})", do="Restore the file or take it out")
+        reason = f"cannot be read as parquet ({first_line(error)})"
+        yield Lost(1, reason, DataError(f"{path} {reason}", do="Restore the file or take it out"), True)
 
 
 def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
@@ -71,12 +77,12 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
     there = [name for name in columns if name in file.schema_arrow.names]
     promised, given = int(file.metadata.row_group(group).num_rows), 0
     try:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=there):
+        size = _rows_at_a_time(file.metadata.row_group(group), columns[0])
+        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=there):
+            first, *beside = (batch.column(name) if name in there else pa.nulls(batch.num_rows) for name in columns)
+            arrays = [_bytes(first), *(_bytes_or_nulls(column) for column in beside)]
             given += batch.num_rows
-            yield pa.record_batch(
-                [_bytes(batch.column(name)) if name in there else pa.nulls(batch.num_rows) for name in columns],
-                names=list(columns),
-            )
+            yield from _cut(pa.record_batch(arrays, names=list(columns)))
         reason = "fewer rows than promised"
     except (pa.ArrowException, OSError) as error:
         reason = first_line(error)
@@ -86,6 +92,27 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
             do="Restore the file or take it out",
         )
         yield Lost(promised - given, f"row group {group} cannot be read ({reason})", raised)
+
+
+def _rows_at_a_time(group: Any, column: str) -> int:
+    """Return how many rows make a batch by what the file says of their size; 256 of half a megabyte would be 128 MB."""
+    columns = [group.column(place) for place in range(group.num_columns)]
+    size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
+    return max(1, min(_BATCH_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, size)))
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch whose rows are larger than the file let expect."""
+    if batch.nbytes <= BATCH_BYTES:
+        yield batch
+        return
+    lengths = sum(pc.fill_null(pc.binary_length(column), 0).to_numpy() for column in batch.columns)
+    ends, start = np.cumsum(lengths), 0
+    while start < batch.num_rows:
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+        yield batch.slice(start, stop - start)
+        start = stop
 
 
 @contextmanager
@@ -101,6 +128,13 @@ def _bytes(values: pa.Array) -> pa.Array:
     if not (_is_text(values.type) or types.is_null(values.type) or types.is_binary(values.type)):
         values = values.cast(pa.string())
     return values.cast(pa.large_binary())
+
+
+def _bytes_or_nulls(values: pa.Array) -> pa.Array:
+    try:
+        return _bytes(values)
+    except pa.ArrowException:
+        return pa.nulls(len(values), pa.large_binary())
 
 
 def _wrong(name: str, column: str, schema: pa.Schema) -> DataError | None:

@@ -58,15 +58,15 @@ def _record(buffer: _Buffer, longest: int) -> tuple[str | None, str | Unreadable
     buffer.drop(body_at + length)
     while buffer.fill(1) and buffer.data[0] in b"\r\n":
         buffer.drop(1)
-    return _document(header, body)
+    return _document(header, body, longest)
 
 
-def _document(header: dict[str, str], body: bytes) -> tuple[str | None, str | Unreadable] | None:
+def _document(header: dict[str, str], body: bytes, longest: int) -> tuple[str | None, str | Unreadable] | None:
     kind, url = header.get("warc-type", ""), header.get("warc-target-uri")
     if kind == "conversion":
         return url, utf8(body)
     if kind == "response":
-        return url, webpages.text_of_response(body)
+        return url, webpages.text_of_response(body, longest)
     if kind == "resource":
         is_page = "html" in header.get("content-type", "")
         return url, webpages.text_of(body) if is_page else utf8(body)

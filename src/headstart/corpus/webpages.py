@@ -13,6 +13,8 @@ from headstart.corpus.formats import Reading, Row, Unreadable
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _DECLARED_WITHIN = 4096
+_STATUS = re.compile(rb"HTTP/[0-9.]+ +([0-9]{3})")
+_LONGEST = 1 << 30
 
 
 def read_html(path: str, reading: Reading) -> Iterator[Row]:
@@ -30,11 +32,17 @@ def read_html(path: str, reading: Reading) -> Iterator[Row]:
     yield Row("document 0", text_of(bytes(held)), 0)
 
 
-def text_of_response(response: bytes) -> str | Unreadable:
-    """Return the text of an HTTP response as crawls store it: status line, headers, body, chunked and packed or not."""
+def text_of_response(response: bytes, longest: int = _LONGEST) -> str | Unreadable:
+    """Return the text of an HTTP response as crawls store it: status line, headers, body, chunked and packed or not.
+
+    What is no page (a status other than 2xx, a picture) has no text.
+    """
     head, between, body = response.partition(b"\r\n\r\n")
-    if not between or not head.startswith(b"HTTP/"):
+    status = _STATUS.match(head)
+    if not between or status is None:
         return Unreadable("not an HTTP response", raw=response[:200])
+    if not status[1].startswith(b"2"):
+        return ""
     fields = {
         name.strip().lower(): value.strip().lower()
         for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
@@ -45,8 +53,8 @@ def text_of_response(response: bytes) -> str | Unreadable:
     try:
         if fields.get(b"transfer-encoding") == b"chunked":
             body = _unchunked(body)
-        if fields.get(b"content-encoding") in (b"gzip", b"x-gzip", b"deflate"):
-            body = zlib.decompressobj(wbits=47).decompress(body)
+        if body and fields.get(b"content-encoding") in (b"gzip", b"x-gzip", b"deflate"):
+            body = _inflated(body, longest)
     except (ValueError, zlib.error) as error:
         return Unreadable(f"a body that cannot be unpacked ({error})", raw=body[:200])
     declared = _CHARSET.search(kind)
@@ -79,27 +87,49 @@ def _decoded(raw: bytes, charset: bytes | None) -> str | Unreadable:
         place = error.start
     try:
         if charset is not None and codecs.lookup(charset.decode()).name != "utf-8":
-            return raw.decode(charset.decode())
-    except (LookupError, UnicodeDecodeError):
+            text = raw.decode(charset.decode())
+            text.encode()  # The codec `unicode_escape` makes surrogates, which nobody can write.
+            return text
+    except (LookupError, UnicodeError):  # The codec `undefined` raises the latter for anything.
         pass
     return Unreadable(f"neither UTF-8 (byte 0x{raw[place]:02x} at {place}) nor what it declares", raw=raw[:200])
 
 
+def _inflated(body: bytes, longest: int) -> bytes:
+    """Unpack all members of a body; raise where it is cut, or becomes longer than allowed."""
+    parts, size = list[bytes](), 0
+    while not parts or body.startswith(b"\x1f\x8b"):
+        unpacker = zlib.decompressobj(wbits=47)
+        parts.append(unpacker.decompress(body, longest - size + 1))
+        size += len(parts[-1])
+        if size > longest:
+            raise ValueError(f"it becomes more than {longest:,} bytes, which reading.longest_mb allows")
+        if not unpacker.eof:
+            raise ValueError("it ends too soon")
+        body = unpacker.unused_data
+    return b"".join(parts)
+
+
 def _unchunked(body: bytes) -> bytes:
+    """Join the chunks of a body; raise where it is cut."""
+    if not _is_size(body[: max(0, body.find(b"\r\n"))]):
+        # Crawlers often store the body without its chunks, and keep the header that announces them.
+        return body
     parts, place = list[bytes](), 0
-    while True:
+    while place < len(body):
         end = body.find(b"\r\n", place)
-        if end < 0:
-            # Crawlers often store the body without its chunks, and keep the header that announces them.
-            return body if not parts else b"".join(parts)
-        size = int(body[place:end].split(b";")[0] or b"x", 16) if place or _is_hex(body[:end]) else -1
-        if size < 0:
-            return body
+        line = body[place:] if end < 0 else body[place:end]
+        if not _is_size(line):
+            raise ValueError(f"no size of a chunk at {place}")
+        size = int(line.partition(b";")[0], 16)
         if size == 0:
             return b"".join(parts)
         parts.append(body[end + 2 : end + 2 + size])
+        if end < 0 or len(parts[-1]) < size:
+            break
         place = end + 2 + size + 2
+    raise ValueError("it ends too soon")
 
 
-def _is_hex(line: bytes) -> bool:
-    return re.fullmatch(rb"[0-9A-Fa-f]{1,8}(?:;.*)?", line) is not None
+def _is_size(line: bytes) -> bool:
+    return re.fullmatch(rb"[0-9A-Fa-f]{1,8}[ \t]*(?:;.*)?", line) is not None

@@ -19,18 +19,21 @@ from pydantic import Field, field_validator, model_validator
 from headstart.core import artifact, config, errors
 from headstart.core.config import Section
 from headstart.core.errors import HeadstartError, RecipeError, ResourceError
-from headstart.corpus import engine, inspection, readers, sources
+from headstart.core.registry import suggest
+from headstart.corpus import datasheet, engine, inspection, readers, sources
 from headstart.corpus.cleaning import CleanConfig
 from headstart.corpus.contamination import ContaminationConfig
 from headstart.corpus.duplicates import DuplicatesConfig
 from headstart.corpus.engine import EngineConfig
+from headstart.corpus.inspection import WORK
 from headstart.corpus.lines import LinesConfig
 from headstart.corpus.proportions import MixtureConfig
+from headstart.corpus.quality import Quality
+from headstart.corpus.questions import QUESTIONS
 from headstart.corpus.sources import SourceConfig
-from headstart.stages.run_folder import RunFolder
+from headstart.stages.run_folder import RECIPE, RunFolder
 from headstart.tokens.settings import TokenizerConfig
 
-WORK = "work"
 LOOKS = ("stats", "explain", "sample", "diff")
 """Words that stand where a recipe would, and look at finished corpora."""
 
@@ -72,6 +75,25 @@ class CorpusRecipe(Section):
             raise ValueError(f"the name {twice!r} stands twice; every source needs its own.")
         return value
 
+    @field_validator("answers")
+    @classmethod
+    def _answers_have_questions(cls, value: dict[str, str]) -> dict[str, str]:
+        known = [name for asked in QUESTIONS.values() for name in asked]
+        strange = next((name for name in value if name not in known), None)
+        if strange:
+            hint = suggest(strange, known) or "."
+            raise ValueError(f"there is no question {strange!r}{hint} Known: {', '.join(known)}.")
+        return value
+
+    @model_validator(mode="after")
+    def _exceptions_are_rules(self) -> CorpusRecipe:
+        if self.clean.quality is not None:
+            try:
+                Quality(self.clean.quality, {source.name: source.without for source in self.sources})
+            except RecipeError as error:
+                raise ValueError(str(error)) from error
+        return self
+
     @model_validator(mode="after")
     def _weights_are_whole(self) -> CorpusRecipe:
         bare = [source.name for source in self.sources if source.weight is None]
@@ -96,9 +118,22 @@ def run(recipe: CorpusRecipe, quiet: bool = False) -> Path:
     folder = RunFolder(recipe.output, recipe, _inputs(recipe))
     if folder.status == "finished":
         shutil.rmtree(folder.path / WORK, ignore_errors=True)
+        _retell(recipe, folder.path)
     else:
         _in_a_process(recipe, folder.path, quiet)
     return folder.path
+
+
+def _retell(recipe: CorpusRecipe, folder: Path) -> None:
+    """Write the datasheet anew where a person gave it another title or other answers."""
+    told = {"title": recipe.title, "answers": dict(recipe.answers)}
+    facts = artifact.read_manifest(folder)["facts"]
+    if told.items() <= facts.items():
+        return
+    facts = {**facts, **told, "recipe": {**facts["recipe"], **told}}
+    with artifact.amended(folder, facts=facts, recipe=config.to_dict(recipe)) as staging:
+        datasheet.write(facts, staging, folder)
+    artifact.write_whole(folder / RECIPE, config.to_yaml(recipe))
 
 
 def look(what: str, folders: Sequence[str], *, number: int, rule: str | None, seed: int, as_json: bool) -> str:
@@ -133,7 +168,8 @@ def look(what: str, folders: Sequence[str], *, number: int, rule: str | None, se
 def _inputs(recipe: CorpusRecipe) -> dict[str, str]:
     found = {"sources": config.fingerprint(sources.identities(recipe.sources))}
     if recipe.contamination is not None:
-        files = [path for entry in recipe.contamination.sets for path in readers.expand(entry.files)]
+        sets, key = recipe.contamination.sets, "contamination.sets.files"
+        files = [path for entry in sets for path in readers.expand(entry.files, key)]
         found["contamination"] = config.fingerprint(readers.described(files))
     if recipe.tokenizer is not None and recipe.tokenizer.path is not None:
         found["tokenizer"] = artifact.identity(recipe.tokenizer.path)
@@ -152,6 +188,9 @@ def _in_a_process(recipe: CorpusRecipe, folder: Path, quiet: bool) -> None:
         raise
     told = _told(said)
     if told is not None:
+        if not any((folder / WORK / "clean").glob("part-*.json")):
+            # Nothing was finished, so a mended recipe may take the folder.
+            shutil.rmtree(folder / WORK, ignore_errors=True)
         kind: type[HeadstartError] = getattr(errors, told["kind"])
         raise kind(told["found"], allowed=told["allowed"], do=told["do"])
     if not artifact.is_complete(folder):

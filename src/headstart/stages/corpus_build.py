@@ -11,8 +11,9 @@ import shutil
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headstart.core import artifact, config
-from headstart.core.errors import DataError, HeadstartError
+from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.corpus import contamination, datasheet, duplicates, engine, lines, proportions, sources
 from headstart.corpus.batches import REJECTS
 from headstart.corpus.cleaning import PartSettings
 from headstart.corpus.fingerprints import SignatureConfig
-from headstart.corpus.parts import finished, size_of
+from headstart.corpus.inspection import WORK
+from headstart.corpus.parts import finished, in_order, size_of
 from headstart.corpus.receipt import Books
 from headstart.corpus.selection import SPLITS, SelectSettings
-from headstart.stages.corpus import WORK, CorpusRecipe
+from headstart.stages.corpus import CorpusRecipe
 
-_TOLD = 3
+NAMED = pa.schema(
+    [(name, pa.string()) for name in ("dropped", "dropped_source", "kept", "kept_source", "kind")]
+    + [("jaccard", pa.float64())]
+)
+_NAMED_ROWS = 1 << 16
+_MANY_ROWS = 100
+_SECONDS = "seconds.json"
+_TOLD, _TOLD_NAMES = 3, 5
 
 
 class Build:
@@ -42,7 +51,7 @@ class Build:
         self.folder, self.work = recipe.output, recipe.output / WORK
         self.work.mkdir(parents=True, exist_ok=True)
         self.parts = sources.parts_of(recipe.sources, recipe.reading.part_mb)
-        self.seconds: dict[str, float] = {}
+        self.seconds = self._spent_before()
         self.sizes: dict[str, Any] = {}
         engine.start(recipe.engine)
 
@@ -52,8 +61,9 @@ class Build:
         cleaned = self._tasks("clean", "headstart.corpus.cleaning:clean_part", self._cleaning())
         books = _booked(cleaned)
         self._say_books(books)
+        self._say_passed_over()
         first = next((note["first_reject"] for note in cleaned if note["first_reject"]), "")
-        books.require_few_rejects("read", self.recipe.max_reject_share, first)
+        books.require_few_rejects("read", self.recipe.max_reject_share, first, self.folder)
         self.sizes["duplicates"] = self._once("duplicates", self._duplicates)
         self.sizes["lines"] = self._once("lines", self._lines)
         rates = self._once("rates", self._rates)
@@ -66,10 +76,18 @@ class Build:
             raise DataError(
                 f"nothing is left of {books['read'].rows_in:,} rows",
                 allowed="A corpus holds one document or more",
-                do="`headstart corpus RECIPE --explain 5` shows which rules dropped them",
+                do=f"`headstart corpus explain {self.folder}` shows what the rules dropped",
             )
         shards = self._timed("shards", lambda: self._shards(selected))
         self._publish(books, cleaned, selected, sets, shards)
+
+    def _say_passed_over(self) -> None:
+        """Name what lies in the sources' folders and is not read, which a typing error may be behind."""
+        for source in self.recipe.sources:
+            names = sources.passed_over(source)
+            if names:
+                more = f" and {len(names) - _TOLD_NAMES:,} more" if len(names) > _TOLD_NAMES else ""
+                self._say(f"{source.name}: not read: {', '.join(names[:_TOLD_NAMES])}{more}")
 
     def _contamination(self) -> list[dict[str, Any]]:
         if self.recipe.contamination is None:
@@ -91,7 +109,7 @@ class Build:
             (target / "found").mkdir(parents=True, exist_ok=True)
             pq.write_table(duplicates.SCHEMA.empty_table(), target / "found" / "none.parquet")
             return {}
-        sizes = duplicates.find(self.work / "clean", target, self.recipe.duplicates)
+        sizes = duplicates.find(self.work / "clean", target, self.recipe.duplicates, self.recipe.engine)
         return {"fingerprints": size_of(self.work / "clean" / "fingerprints"), **sizes}
 
     def _left(self, kind: str, *columns: str) -> Any:
@@ -145,7 +163,7 @@ class Build:
             identities=sources.identities(self.recipe.sources), books=books, cleaned=cleaned, selected=selected,
             sets=sets, work=self.work, shards=shards, recipe=config.to_dict(self.recipe),
         )  # fmt: skip
-        megabytes = books["read"].characters_in / 1e6
+        megabytes = sum(note["bytes"] for note in cleaned) / 1e6
         cost = {
             "seconds": self.seconds,
             "steps": _rates_of(cleaned, megabytes),
@@ -159,7 +177,7 @@ class Build:
             croissant=written,
         ) as staging:  # fmt: skip
             self._link(staging)
-            datasheet.write(facts, staging)
+            datasheet.write(facts, staging, staging)
             written["conforms_to"] = "http://mlcommons.org/croissant/1.0"
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -168,15 +186,15 @@ class Build:
         for split in SPLITS:
             _linked(self.work / "select" / split, staging / "documents" / split)
         _linked(self.work / "clean" / "dropped", staging / "dropped")
-        rejects = sorted((self.work / "clean" / "rejects").glob("part-*.parquet"))
+        # What leaves when the corpus is put together stands behind what leaves by cleaning.
+        _linked(self.work / "select" / "dropped", staging / "dropped", "selected-")
         with pq.ParquetWriter(staging / "rejects.parquet", REJECTS, compression="zstd") as out:
-            for file in rejects:
+            for file in in_order(self.work / "clean" / "rejects"):
                 out.write_table(pq.read_table(file))
-        found = pq.read_table(self.work / "duplicates" / "found").sort_by("doc")
-        pq.write_table(_named(found, self.work), staging / "duplicates.parquet", compression="zstd")
+        write_named(self.work, staging / "duplicates.parquet")
         if (self.work / "shards" / "done").is_dir():
-            shutil.copytree(self.work / "shards" / "done", staging / "shards", copy_function=os.link)
-            shutil.copytree(self.work / "shards" / "tokenizer", staging / "tokenizer", copy_function=os.link)
+            shutil.copytree(self.work / "shards" / "done", staging / "shards", copy_function=link)
+            shutil.copytree(self.work / "shards" / "tokenizer", staging / "tokenizer", copy_function=link)
 
     def _tasks(self, step: str, function: str, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Run what is not finished of some tasks, and return the notes of all, in their order."""
@@ -186,10 +204,11 @@ class Build:
         if left:
             done = len(tasks) - len(left)
             started = time.monotonic()
-            for _ in engine.run_tasks(function, left, self.recipe.engine):
+            for ended in engine.run_tasks(function, left, self.recipe.engine):
                 done += 1
+                _require_something_read(ended)
                 self._say(f"{step}: part {done} of {len(tasks)}")
-            self.seconds[step] = round(time.monotonic() - started, 3)
+                started = self._spend(step, started)
         return [note for task in tasks if (note := finished(folder, task["number"])) is not None]
 
     def _once(self, step: str, work: Callable[[], Any]) -> Any:
@@ -203,8 +222,23 @@ class Build:
     def _timed(self, step: str, work: Callable[[], Any]) -> Any:
         started = time.monotonic()
         found = work()
-        self.seconds[step] = round(time.monotonic() - started, 3)
+        self._spend(step, started)
         return found
+
+    def _spent_before(self) -> dict[str, float]:
+        """Return the seconds that earlier runs of this corpus took for what is done."""
+        try:
+            spent: dict[str, float] = json.loads((self.work / _SECONDS).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return spent
+
+    def _spend(self, step: str, since: float) -> float:
+        """Add the seconds since a moment to a step's, for this run and for one that goes on with it; return now."""
+        now = time.monotonic()
+        self.seconds[step] = round(self.seconds.get(step, 0.0) + now - since, 3)
+        artifact.write_whole(self.work / _SECONDS, json.dumps(self.seconds) + "\n")
+        return now
 
     def _say_books(self, books: Books) -> None:
         books.check()
@@ -214,6 +248,17 @@ class Build:
     def _say(self, line: str) -> None:
         if not self.quiet:
             print(f"corpus: {line}", file=sys.stderr, flush=True)
+
+
+def _require_something_read(note: Mapping[str, Any]) -> None:
+    """Stop at the first part of which nothing can be read: the recipe, more likely than the files, is at fault."""
+    read = next((step for step in note.get("books", ()) if step["step"] == "read"), None)
+    if read is not None and read["rows_in"] >= _MANY_ROWS and read["dropped"].get("rejects") == read["rows_in"]:
+        raise DataError(
+            f"none of the first {read['rows_in']:,} rows of a file of source {note['source']!r} can be read; "
+            f"the first is {note['first_reject']}",
+            do="Check the source's files, format and columns in the recipe",
+        )
 
 
 def _booked(notes: Sequence[dict[str, Any]]) -> Books:
@@ -234,29 +279,51 @@ def _rates_of(cleaned: Sequence[dict[str, Any]], megabytes: float) -> dict[str, 
     }
 
 
-def _linked(source: Path, target: Path) -> None:
-    target.mkdir(parents=True)
-    for file in sorted(source.glob("part-*.parquet")):
-        os.link(file, target / file.name)
+def _linked(source: Path, target: Path, prefix: str = "") -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in in_order(source):
+        link(file, target / f"{prefix}{file.name}")
 
 
-def _named(found: pa.Table, work: Path) -> pa.Table:
-    """Say of duplicates by the documents' ids which were dropped and which was kept."""
-    needed = pa.chunked_array([pa.chunked_array([found["doc"], found["kept"]]).unique()])
-    known: dict[int, tuple[str, str]] = {}
-    for file in _parts_with(needed, work):
-        held = pq.read_table(file, columns=["doc", "id", "source"], filters=[("doc", "in", needed.to_pylist())])
-        known |= {row["doc"]: (row["id"], row["source"]) for row in held.to_pylist()}
-    columns: dict[str, Any] = {}
+def link(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or copy it where the file system knows no links."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def write_named(work: Path, target: Path) -> None:
+    """Write by the documents' ids which were dropped and which was kept, in the order of what was dropped."""
+    from daft import col
+
+    found = engine.frame(work / "duplicates" / "found")
+    documents = engine.frame(work / "clean" / "documents", "doc", "id", "source")
     for name, column in (("dropped", "doc"), ("kept", "kept")):
-        columns[name] = [known[doc][0] for doc in found[column].to_pylist()]
-        columns[f"{name}_source"] = [known[doc][1] for doc in found[column].to_pylist()]
-    return pa.table({**columns, "kind": found["kind"], "jaccard": found["jaccard"]})
+        told = documents.select(
+            col("doc").alias(column), col("id").alias(f"{name}_id"), col("source").alias(f"{name}_source")
+        )
+        found = found.join(told, on=column)
+    columns = [col("dropped_id").alias("dropped"), "dropped_source", col("kept_id").alias("kept"), "kept_source"]
+    # A document is dropped once, so this is an order without ties.
+    ordered = found.sort("doc").select(*columns, "kind", "jaccard")
+    with pq.ParquetWriter(target, NAMED, compression="zstd") as out:
+        for rows in _regrouped(batch.cast(NAMED) for batch in ordered.to_arrow_iter()):
+            out.write_table(rows)
 
 
-def _parts_with(docs: pa.ChunkedArray, work: Path) -> Iterator[Path]:
-    for number in sorted({doc >> 32 for doc in docs.to_pylist()}):
-        yield work / "clean" / "documents" / f"part-{number:05d}.parquet"
+def _regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Return the same rows in tables of one size, whatever batches an engine makes of them."""
+    held = NAMED.empty_table()
+    for batch in batches:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while len(held) >= _NAMED_ROWS:
+            yield held.slice(0, _NAMED_ROWS).combine_chunks()
+            held = held.slice(_NAMED_ROWS)
+    if len(held):
+        yield held.combine_chunks()
 
 
 def _end_with_the_parent() -> None:
@@ -278,8 +345,16 @@ def main() -> None:
     code = 0
     try:
         Build(config.fill(CorpusRecipe, task["recipe"]), task["quiet"]).run()
-    except HeadstartError as error:
-        told = {"kind": type(error).__name__, "found": error.found, "allowed": error.allowed, "do": error.do}
+    except Exception as error:
+        refusal = error if isinstance(error, HeadstartError) else artifact.explain(error)
+        if refusal is None:
+            traceback.print_exc()
+            refusal = ResourceError(
+                f"the engine's process met an error that is ours or its own ({first_line(error)})",
+                allowed="What it wrote so far stays",
+                do="Report it with the lines above and the recipe; the same command goes on from here",
+            )
+        told = {"kind": type(refusal).__name__, "found": refusal.found, "allowed": refusal.allowed, "do": refusal.do}
         print(json.dumps({"error": told}), flush=True)
         code = _TOLD
     sys.stdout.flush()

@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 from headstart.core import artifact
 from headstart.core.contracts import Document
 from headstart.core.randomness import permute
-from headstart.corpus.parts import finished
+from headstart.corpus.parts import finished, in_order, part_file
 from headstart.corpus.selection import SPLITS
 from headstart.stages.corpus import CorpusRecipe
 from headstart.tokens import extension, joining, sampling, shards, tokenizer
 from headstart.tokens.settings import TokenizerConfig
 
+_WINDOW_BYTES = 256 << 20
 Tasks = Callable[[str, str, Sequence[dict[str, Any]]], list[dict[str, Any]]]
 
 
@@ -88,14 +89,39 @@ def _tokenizer(path: str) -> Any:
 
 
 def _permuted(task: Mapping[str, Any]) -> Iterator[Document]:
-    file = Path(task["work"]) / "select" / task["split"] / f"part-{int(task['number']):05d}.parquet"
-    table = pq.read_table(file, columns=["id", "text"])
-    for place in permute(range(len(table)), len(table), task["seed"], int(task["number"]), "documents").tolist():
-        yield Document(table["id"][place].as_py(), table["text"][place].as_py())
+    """Yield a part's documents in a permuted order, holding a window of them.
+
+    A part that one window holds is permuted as a whole; of a larger one (a packed file is never cut) the row groups
+    come in a permuted order, and the documents of as many of them as a window holds are permuted together.
+    """
+    number, seed = int(task["number"]), int(task["seed"])
+    with pq.ParquetFile(part_file(Path(task["work"]) / "select" / task["split"], number)) as file:
+        for window in _windows(file, seed, number):
+            table = file.read_row_groups(list(window), columns=["id", "text"])
+            purpose = f"documents/{window[0]}" if len(window) < file.num_row_groups else "documents"
+            for place in permute(range(len(table)), len(table), seed, number, purpose).tolist():
+                yield Document(table["id"][place].as_py(), table["text"][place].as_py())
+
+
+def _windows(file: pq.ParquetFile, seed: int, number: int) -> Iterator[list[int]]:
+    """Cut the row groups of a file into lists of so many bytes, or of one group."""
+    count = file.num_row_groups
+    sizes = [file.metadata.row_group(group).total_byte_size for group in range(count)]
+    if sum(sizes) <= _WINDOW_BYTES:
+        yield list(range(count))
+        return
+    window, held = list[int](), 0
+    for group in permute(range(count), count, seed, number, "row groups").tolist():
+        if window and held + sizes[group] > _WINDOW_BYTES:
+            yield window
+            window, held = [], 0
+        window.append(group)
+        held += sizes[group]
+    yield window
 
 
 def _texts(work: Path, split: str) -> Iterator[str]:
-    for path in sorted((work / "select" / split).glob("part-*.parquet")):
+    for path in in_order(work / "select" / split):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=256, columns=["text"]):
-                yield from batch.column(0).to_pylist()
+            for group in range(file.num_row_groups):
+                yield from file.read_row_group(group, columns=["text"])["text"].to_pylist()

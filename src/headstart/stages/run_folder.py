@@ -15,8 +15,8 @@ from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lock import FolderLock
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
-_NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share")
-"""Sections that do not change what is computed: moving a folder, another price or machine makes no other run."""
+_NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
+"""Sections that do not change what is computed: another folder, price or machine, or other words about it."""
 _NOT_IDENTITY_OF_TRAINING = ("dataloader_num_workers", "parallel", "save_minutes", "save_total_limit")
 """Settings of training that decide who computes and how often it is saved, so that a run may go on with others."""
 

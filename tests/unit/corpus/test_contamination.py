@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -90,3 +91,53 @@ def test_a_set_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     config = ContaminationConfig.model_validate({"sets": [{"name": "a", "files": str(tmp_path / "a.jsonl")}]})
     with pytest.raises(DataError, match="no column 'text'"):
         write_table(config, tmp_path / "table.parquet")
+
+
+def configured(path: Path, *names: str, **settings: int) -> ContaminationConfig:
+    sets = [{"name": name, "files": str(path)} for name in names]
+    return ContaminationConfig.model_validate({"sets": sets, **settings})
+
+
+@pytest.mark.parametrize("bad", [b'{"text": "b\xff"}', b'{"text": ["a list"]}', b"{torn", b'{"question": "x"}'])
+def test_a_row_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one two three four five six seven eight nine"}\n' + bad + b"\n")
+    with pytest.raises(DataError, match=r"a\.jsonl, row 1, cannot be read: "):
+        write_table(configured(path, "a"), tmp_path / "table.parquet")
+
+
+def test_a_set_without_text_and_two_sets_of_one_name_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": ""}\n{"text": null}\n')
+    with pytest.raises(DataError, match="the evaluation set a holds no text"):
+        write_table(configured(path, "a"), tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match="'a' stands twice"):
+        configured(path, "a", "b", "a")
+
+
+def test_what_is_found_is_not_too_short(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one two three four five six"}\n{"text": "one two three"}\n')
+    config = configured(path, "a", words=5, least_words=8)
+    (facts,) = write_table(config, tmp_path / "table.parquet")
+    assert facts["too_short"] == 1
+    found = Contamination(config, tmp_path / "table.parquet")
+    found.apply(batch(["zero one two three four five six"]))
+    assert found.found == {0}
+
+
+def test_a_sentence_that_all_items_share_costs_no_more_than_another(tmp_path: Path) -> None:
+    chance, shared = random.Random(3), sentence(random.Random(4), 25)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{shared} {sentence(chance, 12)}"}) + "\n" for _ in range(3000)))
+    config = configured(path, "a", "b")
+    write_table(config, tmp_path / "table.parquet")
+    step, documents = Contamination(config, tmp_path / "table.parquet"), batch([shared] * 300)
+    began = time.process_time()
+    for _ in range(2):
+        outcome = step.apply(documents)
+        assert outcome.counts == {"documents with a": 300, "documents with b": 300}
+        assert step.found == set(range(6000))
+        step.found.clear()
+    # 300 documents × 13 n-grams × 6,000 items took minutes; hashes alone take hundredths of a second.
+    assert time.process_time() - began < 3

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
 
-from headstart.corpus.duplicates import jaccard
+from headstart.corpus.candidates import groups, jaccard
 from headstart.corpus.fingerprints import SignatureConfig, fingerprints
+from headstart.corpus.shingles import shingle_sets, words_of
 
 WORDS = [f"word{number}" for number in range(20_000)]
 
@@ -42,9 +43,10 @@ def test_jaccard_is_the_true_one() -> None:
     for share in (0, 0.01, 0.02, 0.05, 0.1, 0.3, 1):
         words = text(chance)
         pairs.append((" ".join(words), " ".join(changed(words, share, chance))))
-    found = jaccard(pa.array([one for one, _ in pairs]), pa.array([other for _, other in pairs]), 5)
+    found = [jaccard(*shingle_sets(words_of(pa.array(pair)), 5)) for pair in pairs]
     assert found == pytest.approx([brute(*pair) for pair in pairs])
-    assert jaccard(pa.array(["a b", "a b", ""]), pa.array(["a b", "b a", "c"]), 5) == [1.0, 0.0, 0.0]
+    few = shingle_sets(words_of(pa.array(["a b", "a b", "b a", ""])), 5)
+    assert [jaccard(few[0], other) for other in few] == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_exact_near_and_unrelated(in_a_process: Callable[..., Any], tmp_path: Path) -> None:
@@ -69,6 +71,79 @@ def test_exact_near_and_unrelated(in_a_process: Callable[..., Any], tmp_path: Pa
     assert all(row["jaccard"] >= 0.8 for row in first["found"])
     assert {(r["doc"], r["kept"]) for r in longest["found"] if r["kind"] == "near"} == {(1, 10), (8, 10)}
     assert {row["doc"] for row in exact["found"]} == {6, 7}
+
+
+def versions(chance: random.Random, number: int) -> list[str]:
+    """Return a text and so many later versions of it, each with one more word changed: the ends are not alike."""
+    words, out = text(chance, 200), list[str]()
+    for version in range(number + 1):
+        out.append(" ".join(words))
+        words[version * 15 % 200] = f"new{version}"
+    return out
+
+
+def test_what_is_dropped_is_alike_with_what_is_kept_and_says_how_much(
+    in_a_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    chain = versions(random.Random(4), 12)
+    texts = [*chain, chain[1], chain[7].upper().replace(" ", ",  ")]
+    orders = [{}, {"keep": "longest"}]
+    for done in in_a_process("duplicates_in_engine:find", folder=str(tmp_path), texts=texts, settings=orders):
+        dropped = {row["doc"] for row in done["found"]}
+        assert len(dropped) == len(done["found"]) >= 10
+        for row in done["found"]:
+            one, other = (texts[row[end]].lower().replace(",  ", " ") for end in ("doc", "kept"))
+            assert row["kept"] not in dropped
+            assert row["jaccard"] == pytest.approx(brute(one, other)) and row["jaccard"] >= 0.8
+            assert (row["kind"] == "exact") == (one == other)
+
+
+def test_the_longest_is_kept_of_exact_copies_and_signs_alone_are_told_apart(
+    in_a_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = " ".join(text(random.Random(6)))
+    texts = [words, words.replace(" ", ",  "), "!!! ???", "😀😀 …", "!!! ???"]
+    first, longest = in_a_process(
+        "duplicates_in_engine:find", folder=str(tmp_path), texts=texts, settings=[{}, {"keep": "longest"}]
+    )
+    pairs = [{(row["doc"], row["kept"], row["kind"]) for row in way["found"]} for way in (first, longest)]
+    assert pairs == [{(1, 0, "exact"), (4, 2, "exact")}, {(0, 1, "exact"), (4, 2, "exact")}]
+
+
+def test_texts_are_compared_group_by_group_with_the_same_result(
+    in_a_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    chance = random.Random(8)
+    texts = [one for _ in range(8) for one in versions(chance, 3)]
+    chance.shuffle(texts)
+    ways = [
+        {"_GROUP_CHARACTERS": 10**9},
+        {"_GROUP_CHARACTERS": 1, "_GROUPS_WITHOUT_PROCESSES": 99},
+        {"_GROUP_CHARACTERS": 45_000, "_GROUPS_WITHOUT_PROCESSES": 0},
+    ]
+    whole, single, processes = in_a_process(
+        "duplicates_in_engine:find_in_groups", folder=str(tmp_path), texts=texts, parts=3, ways=ways
+    )
+    assert [way.pop()["groups"] for way in (whole, single, processes)] == [1, 3, 2]
+    assert len(whole) == 24 and whole == single == processes
+
+
+def test_groups_are_ranges_of_parts_bounded_by_size_and_in_number() -> None:
+    assert groups({0: 10, 1: 10, 2: 25, 5: 5, 6: 20}, most=20) == (0, 2, 5, 6, 7)
+    assert groups({}, most=20) == (0, 1)
+    assert len(groups(dict.fromkeys(range(100_000), 10), most=20)) <= 2 * 256
+
+
+def test_duplicates_are_named_in_order_and_the_largest_groups_told(
+    in_a_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = in_a_process("duplicates_in_engine:named", folder=str(tmp_path), parts=3, rows=200)
+    assert [row["dropped"] for row in done["rows"]] == [f"{p}:{r}" for p in range(3) for r in range(1, 200, 2)]
+    assert done["rows"][5] == {
+        "dropped": "0:11", "dropped_source": "s0", "kept": "0:10", "kept_source": "s0", "kind": "near", "jaccard": 0.9,
+    }  # fmt: skip
+    assert done["groups"] == [100, 100, 100], "row groups of one size, whatever the engine's batches"
+    assert done["largest"] == [[1 << 32, 100], [0, 1], [2, 1]]
 
 
 def planted(documents: int, seed: int) -> tuple[list[str], list[tuple[int, int, float]]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -51,6 +54,41 @@ def test_boilerplate_is_taken_out_and_gaps_are_closed() -> None:
     assert lines.without(texts("x"), np.zeros(0, np.uint64))[1:] == (0, 0)
 
 
+def stripped(text: str, known: set[str]) -> str:
+    """The same in plain Python: paragraphs first, then lines, and gaps closed."""
+    if not known & {*text.split("\n"), *text.split("\n\n")}:
+        return text
+    kept = []
+    for block in text.split("\n\n"):
+        rows = [row for row in block.split("\n") if not row or row not in known]
+        if not ("\n" in block and block in known) and any(rows):
+            kept.append("\n".join(rows))
+    return "\n\n".join(kept)
+
+
+def test_taking_out_is_the_same_as_in_plain_python_by_two_calls_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+
+    def counted_hashes(pieces: pa.Array | list[str], seed: int) -> Any:
+        calls.append(seed)
+        return hashes_of(pieces, seed)
+
+    monkeypatch.setattr(lines, "hashes_of", counted_hashes)
+    monkeypatch.setattr("headstart.corpus.pieces.hashes_of", counted_hashes)
+    chance = random.Random(0)
+    documents = [
+        "".join(chance.choice(["menu", "a", "b ä", "\n", "\n", "\n\n"]) for _ in range(30)) for _ in range(400)
+    ]
+    for known in (["menu"], ["a", "menu"], ["a\nb ä", "b ä"], ["never"]):
+        marks = np.sort(np.concatenate([hashes_of([piece], int("\n" in piece)) for piece in known]))
+        calls.clear()
+        after, _, size = lines.without(texts(*documents), marks)
+        expected = [stripped(document, set(known)) for document in documents]
+        assert after.to_pylist() == expected
+        assert size == sum(map(len, documents)) - sum(map(len, expected))
+        assert len(calls) == 2, "one call for all lines and one for all paragraphs"
+
+
 def test_rates_keep_the_scarcest_whole() -> None:
     sizes = {("a", "en"): 1000, ("b", "en"): 100}
     assert rates(sizes, {"a": 1, "b": 1}, None) == pytest.approx({("a", "en"): 0.1, ("b", "en"): 1.0})
@@ -61,6 +99,13 @@ def test_rates_keep_the_scarcest_whole() -> None:
     assert kept["a", "en"] / kept["a", "pt"] == pytest.approx((10_000 / 100) ** 0.5)
     assert max(found.values()) == pytest.approx(1.0)
     assert rates({("a", "en"): 0}, {"a": 1.0}, 0.3) == {("a", "en"): 1.0}
+
+
+def test_a_language_is_lifted_whatever_source_it_comes_from() -> None:
+    apart = rates({("a", "en"): 10_000, ("b", "pt"): 100}, {"a": None, "b": None}, 0.5)
+    assert apart == pytest.approx({("a", "en"): 0.1, ("b", "pt"): 1.0})
+    spread = rates({("a", "en"): 6_000, ("b", "en"): 4_000, ("b", "pt"): 100}, {"a": None, "b": None}, 0.5)
+    assert spread == pytest.approx({("a", "en"): 0.1, ("b", "en"): 0.1, ("b", "pt"): 1.0})
 
 
 def test_chances_are_even_depend_on_the_key_alone_and_on_the_purpose() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,6 @@ def test_a_lost_row_is_found() -> None:
 
 
 def test_too_many_rejects_stop_the_run() -> None:
-    books().require_few_rejects("read", 0.2, "a.jsonl, row 3: not JSON")
+    books().require_few_rejects("read", 0.2, "a.jsonl, row 3: not JSON", Path("out"))
     with pytest.raises(DataError, match=r"2 of 10 rows.*a.jsonl, row 3: not JSON.*10.00%"):
-        books().require_few_rejects("read", 0.1, "a.jsonl, row 3: not JSON")
+        books().require_few_rejects("read", 0.1, "a.jsonl, row 3: not JSON", Path("out"))

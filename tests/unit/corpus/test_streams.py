@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tempfile
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,3 +85,46 @@ def test_an_object_store_is_read_by_its_address(tmp_path: Path) -> None:
     assert [line.raw for line in lines((tmp_path / "a.txt").as_uri())] == [b"one\n", b"two\n"]
     with pytest.raises(DataError, match="there is no file"), opened(str(tmp_path / "none.txt")):
         pass
+
+
+def test_a_window_as_long_as_zstd_makes_them_is_read(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard", reason="pip install 'headstart[corpus]'")
+    settings = {"window_log": 30, "enable_ldm": True, "write_content_size": False}
+    packer = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters.from_level(3, **settings)
+    ).compressobj()
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(packer.compress(b"".join(ROWS)) + packer.flush())
+    assert unpacked(path) == (b"".join(ROWS), [])
+
+
+@pytest.mark.parametrize("before", [1 << 18, (1 << 18) - 1, (1 << 18) - 2, (1 << 18) - 3, 3_000_000])
+def test_junk_is_one_fault_and_the_member_after_it_is_found_wherever_it_begins(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    # Magic bytes in it, which begin no member, do not make it several.
+    junk = (b"\x01" * 1000 + b"\x1f\x8b\x08\xff") * (before // 1004) + b"\x01" * (before % 1004)
+    path.write_bytes(gzip.compress(b"first\n") + junk[24:] + gzip.compress(b"".join(ROWS)) + bytes(100))
+    read, faults = unpacked(path)
+    assert read == b"first\n" + b"".join(ROWS) and len(faults) == 1
+    path.write_bytes(junk + gzip.compress(b"".join(ROWS)))
+    read, faults = unpacked(path)
+    assert read == b"".join(ROWS) and len(faults) == 1
+
+
+@pytest.mark.parametrize("cut", range(-4, 3))
+def test_a_member_after_a_damaged_one_is_found_where_a_chunk_ends(tmp_path: Path, cut: int) -> None:
+    # Blocks that are stored, not packed, and end with the chunk: the damage shows in the next member's first bytes.
+    packer = zlib.compressobj(0, wbits=31)
+    stored = packer.compress(random.Random(0).randbytes((1 << 18) - 200)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    while len(stored) < (1 << 18) + cut:
+        stored += b"\x00\x00\x00\xff\xff"[: (1 << 18) + cut - len(stored)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(stored[: (1 << 18) + cut] + gzip.compress(b"".join(ROWS)))
+    read, faults = unpacked(path)
+    assert read.endswith(b"".join(ROWS)) and faults
+
+
+def test_zeros_between_members_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"one\n") + bytes(500_000) + gzip.compress(b"two\n") + bytes(64))
+    assert unpacked(path) == (b"one\ntwo\n", [])

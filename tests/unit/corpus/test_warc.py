@@ -91,3 +91,41 @@ def test_a_page_is_decoded_as_it_says_or_rejected() -> None:
     assert text_of_response(head + "Grüße".encode("latin-1")) == "Grüße"
     wrong = text_of_response(head.replace(b"iso-8859-1", b"utf-8") + "Grüße".encode("latin-1"))
     assert isinstance(wrong, Unreadable) and "neither UTF-8" in wrong.reason
+
+
+@pytest.mark.parametrize("charset", [b"undefined", b"idna", b"hex", b"unicode_escape", b"no-such-thing"])
+def test_a_charset_that_decodes_nothing_costs_its_own_page_alone(charset: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=" + charset + b"\r\n\r\n"
+    wrong = text_of_response(head + b"\xff \\ud800")
+    assert isinstance(wrong, Unreadable) and "neither UTF-8" in wrong.reason
+
+
+@pytest.mark.parametrize("packing", [b"Content-Encoding: gzip", b"Transfer-Encoding: chunked"])
+def test_a_body_that_is_cut_is_no_text(packing: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n" + packing + b"\r\n\r\n"
+    text = b"".join(b"word %d. " % number for number in range(5000))
+    body = gzip.compress(text[:9000]) + gzip.compress(text[9000:])
+    if b"chunked" in packing:
+        body = b"%x\r\n%s\r\n" % (9000, text[:9000]) + b"%X ;x=1\r\n%s\r\n0\r\n\r\n" % (len(text) - 9000, text[9000:])
+    assert text_of_response(head + body) == text.decode()
+    for end in (len(body) // 4, len(body) // 2, len(body) - 8):
+        cut = text_of_response(head + body[:end])
+        assert isinstance(cut, Unreadable) and "it ends too soon" in cut.reason
+    assert text_of_response(head) == "" and text_of_response(head + body, len(text)) == text.decode()
+
+
+def test_a_body_that_becomes_too_long_is_not_unpacked_to_its_end() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n"
+    bomb = text_of_response(head + gzip.compress(b"x" * 5_000_000), longest=1_000_000)
+    assert isinstance(bomb, Unreadable) and "more than 1,000,000 bytes, which reading.longest_mb allows" in bomb.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "is_page"), [("200 OK", True), ("206 ", True), ("404 Not Found", False), ("500", False)]
+)
+def test_pages_that_say_they_are_none_have_no_text(tmp_path: Path, status: str, is_page: bool) -> None:
+    response = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\n\r\nsome words".encode()
+    path = tmp_path / "a.warc"
+    path.write_bytes(record("response", response) + record("response", response.replace(b"HTTP/1.1", b"HTTP/2")))
+    assert read(path) == (["some words" if is_page else ""] * 2, [])
+    assert isinstance(text_of_response(b"HTTP/1.1\r\n\r\nwords"), Unreadable)

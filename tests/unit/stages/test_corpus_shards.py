@@ -53,3 +53,31 @@ def test_a_ready_tokenizer_learns_the_words_of_the_corpus(written, tiny_tokenize
 def test_there_must_be_a_tokenizer_to_extend():
     with pytest.raises(RecipeError, match=r"extend is 9, and there is no tokenizer to extend.*tokenizer\.path"):
         recipe({"extend": 9})
+
+
+def test_a_part_larger_than_a_window_is_permuted_window_by_window(tmp_path, monkeypatch):
+    texts = [f"text {number} " + "x" * 50 for number in range(300)]
+    path = tmp_path / "select" / "train" / "part-00000.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"id": texts, "text": texts}), path, row_group_size=10)
+    task = {"number": 0, "split": "train", "work": str(tmp_path), "seed": 3}
+
+    def order() -> list[str]:
+        return [document.text for document in corpus_shards._permuted(task)]
+
+    whole = order()
+    held = []
+    read = pq.ParquetFile.read_row_groups
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read_row_groups",
+        lambda self, groups, **k: (held.append(len(groups)), read(self, groups, **k))[1],
+    )
+    monkeypatch.setattr(corpus_shards, "_WINDOW_BYTES", 8_000)
+    cut = order()
+    assert sorted(cut) == sorted(whole) == sorted(texts) and cut == order()
+    assert len(held) / 2 > 3 and max(held) <= 15 and sum(held) == 60
+    assert cut not in (whole, texts)
+    # Neighbours come from row groups far apart.
+    places = [texts.index(text) for text in cut[:20]]
+    assert max(places) - min(places) > 100
