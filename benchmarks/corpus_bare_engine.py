@@ -1,4 +1,9 @@
-"""The whole recipe against the engine bare: the same expressions and functions, without receipts and rejects."""
+"""The whole recipe against the engine bare: the same expressions and functions, without receipts and rejects.
+
+Bare is what somebody who knows Daft would write: one pass over the texts by a single function in as many processes as
+there are cores, which calls the steps of ours one after the other on a batch; then group-bys and joins for duplicates
+and lines; then a pass that takes the lines out and splits. It keeps no books, no drops, no samples and no way to go on.
+"""
 
 from __future__ import annotations
 
@@ -17,113 +22,107 @@ from side_by_side import in_turns, report
 
 
 def bare(data: Path, folder: Path) -> None:
-    """Do what the recipe does as a user of Daft alone would: one lazy frame, then the same group-bys and joins."""
+    """Clean, deduplicate, strip and split as a user of Daft alone would."""
     import daft
+    import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
     from daft import DataType, col
+    from daft.functions import hash as hashed
+    from daft.functions import length, split
 
-    from headstart.corpus import contamination, counts, duplicates, engine, fingerprints, lines, quality, unicode
+    from headstart.corpus import contamination, engine, lines, quality
+    from headstart.corpus.cleaning import Normal
     from headstart.corpus.contamination import ContaminationConfig
+    from headstart.corpus.fingerprints import SignatureConfig, fingerprints
     from headstart.corpus.language import Language, LanguageConfig
     from headstart.corpus.personal import Personal, PersonalConfig
-    from headstart.corpus.rules import verdict
+    from headstart.corpus.proportions import chances
+    from headstart.corpus.shingles import shingle_sets, words_of
+    from headstart.corpus.unicode import Unicode, UnicodeConfig
 
     engine.start(engine.EngineConfig())
-    daft.set_execution_config(default_morsel_size=256)
     sets = ContaminationConfig.model_validate(
         {"sets": [{"name": "squad", "files": str(DATA / "tasks/squad/validation.parquet"), "text": "context"}]}
     )
     contamination.write_table(sets, folder / "table.parquet")
-    rules = quality.QualityConfig()
-    wanted = dict.fromkeys(n for f in (rules.gopher, rules.repetition, rules.fineweb) if f for n in f.counts)
-    needed = [name for name in wanted if name in counts.EXPRESSIONS]
+    cores, signature = len(os.sched_getaffinity(0)), SignatureConfig()
+    marked = {
+        "text": DataType.string(), "normal": DataType.string(), "key": DataType.uint64(),
+        "second_key": DataType.uint64(), "bands": DataType.list(DataType.uint64()),
+    }  # fmt: skip
 
-    class Mend:
+    class Clean:
         def __init__(self) -> None:
-            self.step = unicode.Unicode(unicode.UnicodeConfig())
+            rules = quality.QualityConfig.model_validate({"gopher": {"max_words": 10**9}})
+            self.steps = [
+                Unicode(UnicodeConfig()), Language(LanguageConfig(keep=["en"])), quality.Quality(rules),
+                Personal(PersonalConfig()), Normal(), contamination.Contamination(sets, folder / "table.parquet"),
+            ]  # fmt: skip
 
-        @daft.method.batch(return_dtype=DataType.string(), batch_size=256)
+        @daft.method.batch(return_dtype=DataType.struct(marked), batch_size=256)
         def __call__(self, texts: Any) -> Any:
-            from collections import Counter
-
-            return self.step._mended(pa.chunked_array([texts.to_arrow().cast(pa.large_string())]), Counter())
-
-    class Judge:
-        """Language, quality and personal data, which need Python."""
-
-        def __init__(self) -> None:
-            self.language = Language(LanguageConfig(keep=["en"]))
-            self.quality = quality.Quality(quality.QualityConfig())
-            self.personal = Personal(PersonalConfig())
-
-        @daft.method.batch(return_dtype=DataType.string(), batch_size=256)
-        def __call__(self, texts: Any, *numbers: Any) -> Any:
-            import numpy as np
-            import pyarrow.compute as pc
-
-            table = pa.table({"text": texts.to_arrow().cast(pa.large_string())})
-            told = self.language.apply(table).verdict
-            counted = {
-                name: column.to_arrow().to_numpy(zero_copy_only=False).astype(np.float64)
-                for name, column in zip(needed, numbers, strict=True)
+            table = pa.table({"text": texts.to_arrow().cast(pa.large_string()), "row": np.arange(len(texts))})
+            for step in self.steps:
+                outcome = step.apply(table)
+                table = outcome.table
+                if outcome.verdict is not None:
+                    table = table.filter(pc.is_null(outcome.verdict))
+            marks = fingerprints(table["normal"], signature)
+            place = np.full(len(texts), -1)
+            place[table["row"].to_numpy()] = np.arange(len(table))
+            where = pa.array(place, mask=place < 0)
+            columns = {
+                **{name: table[name] for name in ("text", "normal")},
+                **{name: marks[name] for name in ("key", "second_key", "bands")},
             }
-            counted |= counts.measured(table["text"], [name for name in wanted if name not in counts.EXPRESSIONS])
-            values: dict[str, Any] = {}
-            for family in self.quality.families:
-                values |= family.measures(counted)
-                values |= family.of_ngrams(table["text"]) if hasattr(family, "of_ngrams") else {}
-            skipped = [rule for rule in self.quality.rules if rule.name != "gopher.many_words"]
-            judged = verdict(skipped, values, len(table))
-            texts = self.personal.apply(table).table["text"].combine_chunks()
-            return pc.if_else(pc.and_(pc.is_null(told), pc.is_null(judged)), texts, pa.scalar(None, texts.type))
+            taken = [columns[name].combine_chunks().take(where) for name in marked]
+            return pa.StructArray.from_arrays([*taken[:4], taken[4].cast(pa.list_(pa.uint64()))], names=list(marked))
 
-    class Find:
-        def __init__(self) -> None:
-            self.step = contamination.Contamination(sets, folder / "table.parquet")
+    clean = daft.cls(Clean, use_process=True, max_concurrency=cores)()
+    frame = daft.read_parquet(f"{data}/**/*.parquet").select(clean(col("text")).alias("made"))
+    frame = frame.select(*(col("made").get(name).alias(name) for name in marked)).where(col("text").not_null())
+    frame._add_monotonically_increasing_id("doc").write_parquet(str(folder / "clean"), compression="zstd")
 
-        @daft.method.batch(return_dtype=DataType.bool(), batch_size=256)
-        def __call__(self, normals: Any) -> Any:
-            return self.step.apply(pa.table({"normal": normals.to_arrow().cast(pa.large_string())})).verdict.is_null()
+    marks = engine.frame(folder / "clean", "doc", "key", "second_key", "bands")
+    twice = ["key", "second_key"]
+    first = marks.groupby(*twice).agg(col("doc").min().alias("kept"))
+    exact = marks.join(first, on=twice).where(col("doc") != col("kept")).select("doc")
+    exact.write_parquet(str(folder / "gone"))
+    members = marks.join(exact, on="doc", how="anti").select("doc", col("bands").alias("band")).explode("band")
+    roots = members.groupby("band").agg(col("doc").min().alias("root"), col("doc").count().alias("members"))
+    pairs = members.join(roots.where(col("members") > 1), on="band").where(col("doc") != col("root"))
+    pairs = pairs.select("doc", "root").distinct().collect()
+    normals = engine.frame(folder / "clean", "doc", "normal")
+    ones = pairs.join(normals, on="doc")
+    both = ones.join(normals.select(col("doc").alias("root"), col("normal").alias("other")), on="root")
 
-    cores = len(os.sched_getaffinity(0))
-    mend, judge, find = (daft.cls(c, use_process=True, max_concurrency=cores)() for c in (Mend, Judge, Find))
-    frame = daft.read_parquet(f"{data}/**/*.parquet").with_column("text", mend(col("text")))
-    frame = frame.with_column("text", unicode._tidied())
-    frame = frame.with_columns({name: counts.EXPRESSIONS[name]() for name in needed})
-    frame = frame.select(judge(col("text"), *(col(name) for name in needed)).alias("text")).where(
-        col("text").not_null()
+    @daft.func.batch(return_dtype=DataType.float64())
+    def jaccard(left: Any, right: Any) -> Any:
+        sides = [shingle_sets(words_of(pa.chunked_array([s.to_arrow()])), signature.words) for s in (left, right)]
+        return [len(np.intersect1d(a, b)) / max(1, len(np.union1d(a, b))) for a, b in zip(*sides, strict=True)]
+
+    near = both.where(jaccard(col("normal"), col("other")) >= 0.8).select("doc").distinct()
+    near.write_parquet(str(folder / "gone"))
+
+    left = engine.frame(folder / "clean", "doc", "key", "text").join(
+        engine.frame(folder / "gone", "doc"), on="doc", how="anti"
     )
-    frame = frame.with_column("normal", fingerprints.normal(col("text"))).where(find(col("normal")))
-    signature = fingerprints.SignatureConfig()
-
-    @daft.func.batch(
-        return_dtype=DataType.struct(
-            {"key": DataType.uint64(), "second_key": DataType.uint64(), "bands": DataType.list(DataType.uint64())}
-        ),
-        unnest=True,
-    )
-    def marks(normals: Any) -> Any:
-        made = fingerprints.fingerprints(pa.chunked_array([normals.to_arrow().cast(pa.large_string())]), signature)
-        lists = made["bands"].combine_chunks().cast(pa.list_(pa.uint64()))
-        columns = [made["key"].combine_chunks(), made["second_key"].combine_chunks(), lists]
-        return pa.StructArray.from_arrays(columns, names=["key", "second_key", "bands"])
-
-    frame = frame.select("text", marks(col("normal")))._add_monotonically_increasing_id("doc")
-    frame.write_parquet(str(folder / "clean" / "documents"), compression="zstd")
-    (folder / "clean" / "fingerprints").symlink_to(folder / "clean" / "documents")
-    from daft.functions import length
-
-    duplicates_config = duplicates.DuplicatesConfig()
-    duplicates.find(folder / "clean", folder / "duplicates", duplicates_config)
-    gone = engine.frame(folder / "duplicates" / "found", "doc")
-    left = engine.frame(folder / "clean" / "documents", "doc", "text").join(gone, on="doc", how="anti")
-    from daft.functions import hash as hashed
-    from daft.functions import split
-
     pieces = left.select("doc", split(col("text"), "\n").alias("line")).explode("line").where(length(col("line")) > 0)
     told = pieces.select("doc", hashed(col("line"), hash_function="xxhash3_64").alias("line")).distinct()
     lines.repeated(told, 20).write_parquet(str(folder / "lines"))
-    left.write_parquet(str(folder / "final"), compression="zstd")
+    boilerplate = lines.load(folder / "lines")
+
+    @daft.func.batch(return_dtype=DataType.string())
+    def stripped(texts: Any) -> Any:
+        return lines.without(pa.chunked_array([texts.to_arrow().cast(pa.large_string())]), boilerplate)[0]
+
+    @daft.func.batch(return_dtype=DataType.bool())
+    def held_out(keys: Any) -> Any:
+        return chances(keys.to_arrow().to_numpy(), 0, "validation") < 0.005
+
+    final = left.select(stripped(col("text")).alias("text"), held_out(col("key")).alias("held_out"))
+    final.write_parquet(str(folder / "final"), partition_cols=["held_out"], compression="zstd")
 
 
 def run_bare(data: Path) -> float:
@@ -134,7 +133,7 @@ def run_bare(data: Path) -> float:
         code += f"bare(Path({str(data)!r}), Path({folder!r})); os._exit(0)"
         here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": here})
-        assert list((Path(folder) / "final").glob("*.parquet"))
+        assert list((Path(folder) / "final").rglob("*.parquet"))
         return time.monotonic() - began
 
 

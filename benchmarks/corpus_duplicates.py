@@ -1,6 +1,8 @@
 """Near-duplicates against brute force: 5,000 documents, a fifth of them changed copies, and the curve of theory.
 
 Brute force is exact: the true Jaccard of every pair that has a shingle in common, by an index over all shingles.
+Pairs tell the curve. Families of 2 to 50 copies and chains, in which each differs a little from the one before, tell
+what becomes of many: how many alike ones stayed side by side, and whether any was dropped for one that it is not like.
 """
 
 from __future__ import annotations
@@ -36,6 +38,25 @@ def planted(documents: int, seed: int) -> list[str]:
     return texts
 
 
+def families(documents: int, seed: int) -> list[str]:
+    """Return documents in crowds around an original, and in chains that lead away from one."""
+    chance, texts = random.Random(seed), list[str]()
+
+    def changed(words: list[str], share: float) -> list[str]:
+        places = set(chance.sample(range(len(words)), round(share * len(words))))
+        return [chance.choice(WORDS) if place in places else word for place, word in enumerate(words)]
+
+    while len(texts) < documents:
+        words = [chance.choice(WORDS) for _ in range(240)]
+        is_chain, texts = chance.random() < 0.3, [*texts, " ".join(words)]
+        for _ in range(chance.choice((1, 2, 5, 10, 49))):
+            copy = changed(words, chance.choice((0.004, 0.008, 0.013)))
+            texts.append(" ".join(copy))
+            words = copy if is_chain else words
+    chance.shuffle(texts)
+    return texts[:documents]
+
+
 def brute(texts: list[str], n: int = 5) -> dict[tuple[int, int], float]:
     """Return the Jaccard of every pair that is at least 0.3."""
     sets, index = [], defaultdict(list)
@@ -51,8 +72,8 @@ def brute(texts: list[str], n: int = 5) -> dict[tuple[int, int], float]:
     return {pair: value for pair, value in found.items() if value >= 0.3}
 
 
-def candidates(texts: list[str], threshold: float, folder: Path) -> tuple[set[tuple[int, int]], dict[int, int]]:
-    """Run ours; return the pairs of one component that it found, and what was dropped for what."""
+def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
+    """Run ours; return what was dropped for what."""
     from daft import col
 
     from headstart.corpus import duplicates, engine
@@ -70,11 +91,23 @@ def candidates(texts: list[str], threshold: float, folder: Path) -> tuple[set[tu
         pq.write_table(rows, folder / "clean" / kind / "part-00000.parquet")
     duplicates.find(folder / "clean", folder / "duplicates", config)
     rows = pq.read_table(folder / "duplicates" / "found").to_pylist()
-    kept = {row["doc"]: row["kept"] for row in rows}
-    groups = defaultdict(list)
-    for member, root in kept.items():
-        groups[root].append(member)
-    return {pair for root, members in groups.items() for pair in combinations(sorted([root, *members]), 2)}, kept
+    return {row["doc"]: row["kept"] for row in rows}
+
+
+def pairs_of(found: dict[int, int]) -> set[tuple[int, int]]:
+    """Return each dropped document with the one it was dropped for, the lower number first."""
+    return {(min(pair), max(pair)) for pair in found.items()}
+
+
+def of_families(documents: int, folder: Path) -> dict[str, Any]:
+    """Return how many alike ones stayed side by side, and how many were dropped for one that they are not like."""
+    texts = families(documents, seed=1)
+    true, gone = brute(texts), dropped(texts, 0.8, folder)
+    alike = [pair for pair, s in true.items() if s >= 0.8]
+    both = sum(one not in gone and other not in gone for one, other in alike)
+    unlike = sum(true.get(pair, 0.0) < 0.8 for pair in pairs_of(gone))
+    return {"documents": len(texts), "dropped": len(gone), "alike pairs": len(alike), "of which both stayed": both,
+            "dropped for an unlike one": unlike}  # fmt: skip
 
 
 def main() -> None:
@@ -92,8 +125,9 @@ def main() -> None:
     true = brute(texts)
     with tempfile.TemporaryDirectory() as folder:
         # All candidates count for the curve, and those of 0.8 for recall and precision.
-        linked, _ = candidates(texts, 0.3, Path(folder) / "all")
-        strict, _ = candidates(texts, 0.8, Path(folder) / "strict")
+        linked = pairs_of(dropped(texts, 0.3, Path(folder) / "all"))
+        strict = pairs_of(dropped(texts, 0.8, Path(folder) / "strict"))
+        many = of_families(len(texts), Path(folder) / "families")
     config, curve = SignatureConfig(), list[dict[str, Any]]()
     for low in np.arange(0.5, 1.0, 0.1):
         inside = [(pair, s) for pair, s in true.items() if low <= s < low + 0.1 or (low > 0.85 and s == 1)]
@@ -115,6 +149,7 @@ def main() -> None:
         "documents": len(texts),
         "pairs": len(alike),
         "curve": curve,
+        "families": many,
     }
     print(json.dumps(told), flush=True)
     os._exit(0)

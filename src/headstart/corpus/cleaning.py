@@ -90,18 +90,19 @@ def _steps(settings_text: str) -> tuple[Step, ...]:
         steps.append(Quality(clean.quality, exempt))
     if clean.personal is not None:
         steps.append(Personal(clean.personal))
-    steps.append(_Normal())
+    steps.append(Normal())
     if settings.contamination is not None:
         steps.append(Contamination(settings.contamination, settings.table))
     return tuple(steps)
 
 
-class _Normal:
+class Normal:
     """Adds the normal form, which evaluation sets and duplicates are told by; drops nothing and keeps no books."""
 
     name = ""
 
     def apply(self, table: pa.Table) -> Outcome:
+        """Return the batch with a column more."""
         from daft import col
 
         made = evaluate(table.select(["text"]), {"normal": normal(col("text"))})

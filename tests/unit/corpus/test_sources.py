@@ -90,7 +90,7 @@ def test_file_addresses_are_local_paths_however_they_are_written(folder: Path) -
         (path,) = files_of(source(address))
         assert [line.raw for line in streams.lines(path)] == [b'{"text": "x"}\n']
     with pytest.raises(DataError, match="third slash"):
-        files_of(source("file://tmp/a.jsonl"))
+        files_of(source("file://host/a.jsonl"))
 
 
 def test_addresses_in_a_store_keep_their_options_and_any_letters(folder: Path, store: list[str]) -> None:
