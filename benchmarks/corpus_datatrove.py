@@ -38,13 +38,15 @@ if __name__ == "__main__":
     run("clean", [
         ParquetReader(data, glob_pattern="**/*.parquet"), FTFYFormatter(), GopherRepetitionFilter(),
         GopherQualityFilter(max_doc_words=10**9), FineWebQualityFilter(), PIIFormatter(),
-        JsonlWriter(f"{folder}/clean"),
+        JsonlWriter(f"{folder}/clean", compression=None),
     ], tasks)
     run("signatures", [JsonlReader(f"{folder}/clean"), MinhashDedupSignature(f"{folder}/sig", config=config)], tasks)
     run("buckets", [MinhashDedupBuckets(f"{folder}/sig", f"{folder}/buckets", config=config)], config.num_buckets)
     run("clusters", [MinhashDedupCluster(f"{folder}/buckets", f"{folder}/remove", config=config)], 1)
-    kept = [JsonlReader(f"{folder}/clean"), MinhashDedupFilter(f"{folder}/remove"), JsonlWriter(f"{folder}/out")]
-    run("filter", kept, tasks)
+    run("filter", [
+        JsonlReader(f"{folder}/clean"), MinhashDedupFilter(f"{folder}/remove"),
+        JsonlWriter(f"{folder}/out", compression=None),
+    ], tasks)
 """
 
 
@@ -66,7 +68,7 @@ def main() -> None:
     """Measure both in turns, in megabytes a second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--megabytes", type=float, default=20)
+    parser.add_argument("--megabytes", type=float, default=40)
     parser.add_argument("--workers", type=int, default=2)
     chosen = os.environ.get("DATATROVE_PYTHON", "dt/bin/python")
     parser.add_argument("--python", default=chosen, help="the interpreter that has datatrove")

@@ -1,4 +1,8 @@
-"""Slices of Wikipedia and novels for the benchmarks of the corpus, and one run of the whole recipe over a slice."""
+"""Slices of Wikipedia and novels for the benchmarks of the corpus, and one run of the whole recipe over a slice.
+
+A twentieth of the documents stands there twice, the second time with a word in two hundred changed: these texts have
+hardly any duplicates of their own, and finding some must cost what it costs.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from side_by_side import DATA
 from headstart.evaluation.memory import PeakMemory
 
 FILE_MB = 8
+ONE_IN, WORD_IN = 20, 200
 SOURCES = {"wikipedia": ("wikipedia-en-2015", 0.85), "novels": ("eltec-novels", 0.15)}
 
 
@@ -32,7 +37,7 @@ def slices(folder: Path, megabytes: float) -> Path:
             texts = pq.read_table(path, columns=["text"])["text"].cast(pa.large_string())
             ends = np.cumsum(pc.binary_length(texts).to_numpy())
             taken = int(np.searchsorted(ends, left)) + 1
-            for part in _cut(texts.slice(0, taken)):
+            for part in map(_with_copies, _cut(texts.slice(0, taken))):
                 (target / name).mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.table({"text": part}), target / name / f"{number:04d}.parquet", compression="zstd")
                 number += 1
@@ -40,6 +45,18 @@ def slices(folder: Path, megabytes: float) -> Path:
             if left <= 0:
                 break
     return target
+
+
+def _with_copies(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Add changed copies of some texts at the end."""
+
+    def changed(text: str) -> str:
+        words = text.split(" ")
+        words[::WORD_IN] = ["changed"] * len(words[::WORD_IN])
+        return " ".join(words)
+
+    copies = [changed(text) for text in texts.take(pa.array(range(0, len(texts), ONE_IN))).to_pylist()]
+    return pa.chunked_array([*texts.chunks, pa.array(copies, pa.large_string())])
 
 
 def _cut(texts: pa.ChunkedArray) -> list[pa.ChunkedArray]:
