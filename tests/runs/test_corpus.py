@@ -263,7 +263,7 @@ def corpus_of_faults(headstart: Command, folder: Path, faults: int, longest: int
         "output": str(folder / "corpus"),
         "sources": [{"name": "odd", "files": [str(inputs)]}],
         "max_reject_share": 0.9,
-        "reading": {"part_mb": 0.05, "longest_mb": longest / 1e6},
+        "reading": {"part_mb": longest / 2e7, "longest_mb": longest / 1e6},
         "clean": {"unicode": None, "language": None, "quality": None, "personal": None},
         "duplicates": None,
         "lines": None,

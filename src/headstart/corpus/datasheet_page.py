@@ -26,7 +26,8 @@ blockquote { margin: .3rem 0 1rem; padding: .5rem 1rem; background: #fff; border
   white-space: pre-wrap; font-size: .85rem; overflow-wrap: anywhere }
 blockquote.dropped { border-color: #d98b5f }
 .blank { background: #fff3c4; padding: .1rem .4rem; border-radius: 4px; font-family: monospace; font-size: .85rem }
-nav a { margin-right: .8rem } code { overflow-wrap: anywhere }
+nav { display: flex; flex-wrap: wrap; gap: .2rem .8rem } code { overflow-wrap: anywhere }
+.wide td:last-child:not(.number) { min-width: 24rem }
 @media (prefers-color-scheme: dark) { body { background: #16181a; color: #ddd }
   svg { filter: invert(.88) hue-rotate(180deg) }
   .figures div, blockquote { background: #1f2225; border-color: #333 } th, td, h2 { border-color: #333 }

@@ -94,7 +94,8 @@ def lines(path: str, start: int = 0, stop: int | None = None, longest: int | Non
             held = []
         elif rest:
             held.append(rest)
-        if stop is not None and offset >= stop:
+        # A cut line that goes on to the end of the range leaves nothing to begin in it.
+        if stop is not None and (offset + size if cut else offset) >= stop:
             return
     if size and not cut:
         yield _line(offset, held, b"", size, longest)
@@ -114,7 +115,7 @@ def _unpacked(raw: Iterator[bytes], kind: str) -> Iterator[bytes | Fault]:
     """
     new, failures = _unpacker(kind)
     magic, rest, tail = _MAGIC[kind], b"", b""
-    unpacker, fed, lost, told = new(), False, False, False
+    unpacker, fed, lost, told, begun = new(), False, False, False, False
     for chunk in raw:
         rest += chunk
         while rest:
@@ -126,6 +127,7 @@ def _unpacked(raw: Iterator[bytes], kind: str) -> Iterator[bytes | Fault]:
             rest = rest if fed else rest.lstrip(b"\0")
             if not rest:
                 break
+            begun = True
             if fed or rest.startswith(magic[: len(rest)]):
                 before = unpacker.copy() if hasattr(unpacker, "copy") else None
                 try:
@@ -153,6 +155,9 @@ def _unpacked(raw: Iterator[bytes], kind: str) -> Iterator[bytes | Fault]:
                 lost = told = True
     if fed and not told:
         yield Fault(f"torn {kind} (it ends in the middle of a member)")
+    if not begun:
+        # What an interrupted copy leaves: even a packed text of nothing has a member.
+        yield Fault(f"torn {kind} (there is nothing in it)")
 
 
 def _unpacker(kind: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:

@@ -6,14 +6,17 @@ import gzip
 import random
 import tempfile
 import zlib
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.core.errors import DataError
+from headstart.corpus import streams
 from headstart.corpus.streams import chunks, lines, opened
 
 ROWS = [f"row {number} {'x' * (number % 50)}\n".encode() for number in range(20_000)]
@@ -128,3 +131,32 @@ def test_zeros_between_members_are_no_fault(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"one\n") + bytes(500_000) + gzip.compress(b"two\n") + bytes(64))
     assert unpacked(path) == (b"one\ntwo\n", [])
+
+
+def test_a_range_inside_one_long_line_reads_no_further_than_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(b"x" * 5_000_000 + b"\n" + b"y\n")
+    read: list[int] = []
+    whole = streams.chunks
+
+    def counted(*arguments: Any) -> Iterator[bytes | streams.Fault]:
+        for chunk in whole(*arguments):
+            read.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(streams, "chunks", counted)
+    assert list(streams.lines(str(path), 1000, 2000)) == [] and len(read) == 1
+    ranges = [(start, start + 500_000) for start in range(0, 5_000_003, 500_000)]
+    found = [line for limits in ranges for line in streams.lines(str(path), *limits)]
+    assert [(line.offset, len(line.raw)) for line in found] == [(0, 5_000_001), (5_000_001, 2)]
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 600])
+def test_a_packed_file_without_a_member_is_torn(left: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(left)
+    (line,) = lines(str(tmp_path / "a.jsonl.gz"))
+    assert line.fault == "torn gz (there is nothing in it)" and line.offset == 0
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b""))
+    assert list(lines(str(tmp_path / "b.jsonl.gz"))) == []
