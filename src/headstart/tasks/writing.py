@@ -19,8 +19,8 @@ from headstart.core.contracts import Batch, Feature, Reading
 from headstart.tasks.base import BaseTask, Padding, stack
 from headstart.tasks.source import beneath
 
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-"""What a checkpoint knows of its own tokens, and tells its generation config."""
+_KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache")
+"""What a generation config says of its network, and not of what is to be written."""
 
 
 class WritingSettings(Section):
@@ -55,9 +55,9 @@ class WritingTask(BaseTask):
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Let the saved model write as this task does; what a checkpoint was once told of writing does not count."""
         network: Any = beneath(model)
-        tokens = {name: getattr(network.generation_config, name) for name in _TOKENS}
+        kept = {name: getattr(network.generation_config, name) for name in _KEPT}
         network.generation_config = GenerationConfig(
-            **self.config.keywords(), **tokens, max_new_tokens=self.config.max_target
+            **self.config.keywords(), **kept, max_new_tokens=self.config.max_target
         )
 
     def room(self, reading: Reading) -> int:
