@@ -114,7 +114,8 @@ class CheckpointFolder:
     def _config(self) -> Any:
         config = AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
         # A decoder's head finds the last token of a text by what is no padding, and texts are padded by the tokenizer.
-        config.pad_token_id = self.tokenizer().pad_token_id
+        if config.pad_token_id is None or (self.path / "tokenizer_config.json").is_file():
+            config.pad_token_id = self.tokenizer().pad_token_id
         return config
 
     def _require_family(self) -> tuple[str, str]:
