@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corpus_slices import DATA, megabytes_of, run_ours, slices
+from corpus_slices import SQUAD, megabytes_of, run_ours, slices
 from side_by_side import in_turns, report
 
 
@@ -42,9 +42,7 @@ def bare(data: Path, folder: Path) -> None:
     from headstart.corpus.unicode import Unicode, UnicodeConfig
 
     engine.start(engine.EngineConfig())
-    sets = ContaminationConfig.model_validate(
-        {"sets": [{"name": "squad", "files": str(DATA / "tasks/squad/validation.parquet"), "text": "context"}]}
-    )
+    sets = ContaminationConfig.model_validate({"sets": [SQUAD]})
     contamination.write_table(sets, folder / "table.parquet")
     cores, signature = len(os.sched_getaffinity(0)), SignatureConfig()
     marked = {

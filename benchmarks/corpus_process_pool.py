@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 from corpus_slices import DATA, megabytes_of, run_ours, slices
 from side_by_side import in_turns, report
 
+from headstart.corpus.unicode import USUAL
+
 STOP = ("the", "be", "to", "of", "and", "that", "have", "with")
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u2060\ufeff]")
-SUSPECT = re.compile(
-    "[\u00c2-\u00f4][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|[\u00c2\u00c3] |[\u0080-\u009f]"
-    "|&(?:#[0-9]{1,6}|[A-Za-z]{2,8});|[\ufb00-\ufb06]"
-)
+SUSPECT = re.compile(USUAL)
 NOT_WORD = re.compile(r"[^\w]+")
 STATE: dict[str, Any] = {}
 

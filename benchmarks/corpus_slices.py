@@ -25,6 +25,7 @@ from headstart.evaluation.memory import PeakMemory
 
 FILE_MB = 8
 ONE_IN, WORD_IN = 20, 200
+SQUAD = {"name": "squad", "files": str(DATA / "tasks/squad/validation.parquet"), "text": "context"}
 SOURCES = {"wikipedia": ("wikipedia-en-2015", 0.85), "novels": ("eltec-novels", 0.15)}
 
 
@@ -76,12 +77,11 @@ def megabytes_of(folder: Path) -> float:
 
 def recipe(data: Path, output: Path) -> dict[str, Any]:
     """Return the recipe that is measured: every step, one evaluation set."""
-    squad = {"name": "squad", "files": str(DATA / "tasks/squad/validation.parquet"), "text": "context"}
     return {
         "output": str(output),
         "sources": [{"name": name, "files": [str(data / name)], "without": ["gopher.many_words"]} for name in SOURCES],
         "clean": {"language": {"keep": ["en"]}},
-        "contamination": {"sets": [squad]},
+        "contamination": {"sets": [SQUAD]},
     }
 
 

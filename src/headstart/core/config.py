@@ -152,6 +152,13 @@ def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -
     return recipe
 
 
+def require_own_names(names: Sequence[str], what: str) -> None:
+    """Raise ValueError, for a section's validator, where two of some things have one name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"the name {twice!r} stands twice; every {what} needs its own.")
+
+
 def to_dict(recipe: BaseModel) -> dict[str, Any]:
     """Return the filled recipe as plain JSON types: every default written out."""
     return recipe.model_dump(mode="json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class HeadstartError(Exception):
     """Base of every error that is meant for a person; the command line prints it without a traceback."""
@@ -12,6 +14,10 @@ class HeadstartError(Exception):
         """Join the three parts, each a clause or a sentence, into one message."""
         self.found, self.allowed, self.do = found, allowed, do
         super().__init__(" ".join(_sentence(part) for part in (found, allowed, do) if part))
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as plain JSON types, to be raised anew in another process by `told_elsewhere`."""
+        return {"kind": type(self).__name__, "found": self.found, "allowed": self.allowed, "do": self.do}
 
 
 class RecipeError(HeadstartError):
@@ -28,6 +34,12 @@ class ArtifactError(HeadstartError):
 
 class ResourceError(HeadstartError):
     """The machine lacks something: disk, memory, an optional package."""
+
+
+def told_elsewhere(told: Mapping[str, str]) -> HeadstartError:
+    """Return the error that another process wrote by `to_dict`."""
+    kind: type[HeadstartError] = globals()[told["kind"]]
+    return kind(told["found"], allowed=told["allowed"], do=told["do"])
 
 
 def first_line(error: Exception) -> str:

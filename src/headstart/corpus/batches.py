@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from headstart.corpus import tables
 from headstart.corpus.formats import Reading, Row, Unreadable, plain, suffix_of
 from headstart.corpus.sources import KNOWN, Part, SourceConfig
+from headstart.corpus.streams import too_long
 
 _MOST_ROWS, _MOST_REJECTS = 1 << 16, 1 << 13
 """In one batch, however short they are: a reject takes some 600 bytes until it is written."""
@@ -122,7 +123,7 @@ def _as_strings(values: pa.Array, longest: int) -> tuple[pa.Array, dict[int, Unr
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) > longest:
         for place in pc.indices_nonzero(pc.fill_null(pc.greater(lengths, longest), False)).to_pylist():
-            reason = f"a text of {lengths[place].as_py():,} bytes; reading.longest_mb allows {longest:,}"
+            reason = too_long("text", lengths[place].as_py(), longest)
             bad[place] = Unreadable(reason, raw=values[place].as_buffer()[:_RAW_BYTES].to_pybytes())
         values = pc.if_else(pc.greater(lengths, longest), pa.scalar(None, values.type), values)
     try:

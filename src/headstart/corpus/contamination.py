@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator
 
-from headstart.core.config import Section
+from headstart.core.config import Section, require_own_names
 from headstart.core.contracts import Bools, Ints
 from headstart.core.errors import DataError
 from headstart.corpus.engine import evaluate
@@ -55,10 +55,7 @@ class ContaminationConfig(Section):
     @field_validator("sets")
     @classmethod
     def _names_differ(cls, value: list[EvaluationSet]) -> list[EvaluationSet]:
-        names = [entry.name for entry in value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice:
-            raise ValueError(f"the name {twice!r} stands twice; every set needs its own.")
+        require_own_names([entry.name for entry in value], "set")
         return value
 
 

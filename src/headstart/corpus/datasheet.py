@@ -16,7 +16,7 @@ from headstart.corpus.charts import waterfall
 from headstart.corpus.parts import in_order, part_file
 from headstart.corpus.receipt import Books
 from headstart.corpus.samples import draw
-from headstart.corpus.sources import SourceConfig, licence_of, passed_over
+from headstart.corpus.sources import SourceConfig, licence_of
 
 _SAMPLES = 4
 _SHOWN = 2
@@ -33,6 +33,7 @@ def gather(
     answers: Mapping[str, str],
     sources: Sequence[SourceConfig],
     identities: Mapping[str, Sequence[Mapping[str, Any]]],
+    passed_over: Mapping[str, Sequence[str]],
     books: Books,
     cleaned: Sequence[Mapping[str, Any]],
     selected: Sequence[Mapping[str, Any]],
@@ -46,7 +47,9 @@ def gather(
     return {
         "title": title,
         "answers": dict(answers),
-        "sources": [_source(source, identities[source.name], cleaned, selected) for source in sources],
+        "sources": [
+            _source(source, identities[source.name], passed_over[source.name], cleaned, selected) for source in sources
+        ],
         "books": books.to_json(),
         "splits": {
             name: {"documents": splits[name], "characters": splits[f"{name} characters"]}
@@ -94,11 +97,10 @@ def _by_number(counts: Counter[str]) -> dict[str, int]:
 
 
 def _source(
-    source: SourceConfig, files: Sequence[Mapping[str, Any]], cleaned: Sequence[Mapping[str, Any]],
-    selected: Sequence[Mapping[str, Any]],
+    source: SourceConfig, files: Sequence[Mapping[str, Any]], beside: Sequence[str],
+    cleaned: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     mine = [Books.from_json(note["books"]) for note in cleaned if note["source"] == source.name]
-    beside = passed_over(source)
     return {
         "name": source.name,
         "files": len(files),
@@ -110,7 +112,7 @@ def _source(
         "characters_kept": sum(note["facts"]["sources"].get(source.name, 0) for note in selected),
         "hashes": [dict(file) for file in files[:_TOP]],
         "files_passed_over": len(beside),
-        "passed_over": beside[:_TOP],
+        "passed_over": list(beside[:_TOP]),
     }
 
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from headstart.core import errors
 from headstart.core.config import Section
-from headstart.core.errors import HeadstartError, ResourceError
+from headstart.core.errors import HeadstartError, ResourceError, told_elsewhere
 
 if TYPE_CHECKING:
     import daft
@@ -130,8 +129,7 @@ def call(function: str, task: str) -> str:
     try:
         return json.dumps({"value": getattr(importlib.import_module(module), name)(json.loads(task))})
     except HeadstartError as error:
-        told = {"found": error.found, "allowed": error.allowed, "do": error.do}
-        return json.dumps({"error": {"kind": type(error).__name__, **told}})
+        return json.dumps({"error": error.to_dict()})
     except Exception:
         return json.dumps({"error": {"traceback": traceback.format_exc()}})
 
@@ -152,8 +150,7 @@ def _pool(daft: Any, function: str, count: int) -> Callable[..., Any]:
 def _raise(error: Mapping[str, str]) -> None:
     if "traceback" in error:
         raise RuntimeError("a task of the corpus failed:\n" + error["traceback"])
-    kind: type[HeadstartError] = getattr(errors, error["kind"])
-    raise kind(error["found"], allowed=error["allowed"], do=error["do"])
+    raise told_elsewhere(error)
 
 
 def frame(folder: Path, *columns: str) -> DataFrame:

@@ -222,7 +222,7 @@ def _document(lines: list[str], size: int, longest: float) -> str | Unreadable:
 
 
 def _too_long(what: str, size: int, longest: float) -> Unreadable:
-    return Unreadable(f"a {what} of {size:,} bytes; reading.longest_mb allows {longest:,}")
+    return Unreadable(streams.too_long(what, size, longest))
 
 
 def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int, raw: bytes) -> Unreadable:

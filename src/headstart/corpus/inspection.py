@@ -51,7 +51,8 @@ def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, lis
     """
     unfinished = folder / WORK / "clean"
     if not artifact.is_complete(folder) and unfinished.is_dir():
-        books, folder = _books_so_far(unfinished), unfinished
+        notes = (json.loads(marker.read_text(encoding="utf-8")) for marker in sorted(unfinished.glob("part-*.json")))
+        books, folder = Books.of_parts(notes).to_json(), unfinished
     else:
         books = _manifest(folder)["facts"]["books"]
     counts = {name: n for step in books for name, n in step["dropped"].items()}
@@ -69,13 +70,6 @@ def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, lis
             if len(shown[row["rule"]]) <= number:
                 shown[row["rule"]].append({**row, "text": row["text"][:_EXCERPT]})
     return shown | _duplicates(folder, number, shown)
-
-
-def _books_so_far(clean: Path) -> list[dict[str, Any]]:
-    books = Books()
-    for marker in sorted(clean.glob("part-*.json")):
-        books.add(Books.from_json(json.loads(marker.read_text(encoding="utf-8"))["books"]))
-    return books.to_json()
 
 
 def _duplicates(folder: Path, number: int, shown: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from headstart.core.config import Section
+from headstart.core.config import Section, require_own_names
 from headstart.corpus.readers import CorpusConfig
 
 
@@ -43,10 +43,7 @@ class CorpusMixture(Section):
 def _require_fitting(parts: Sequence[NamedCorpus], exponent: float | None) -> None:
     if not parts:
         raise ValueError("it must hold one corpus or more.")
-    names = [part.name for part in parts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"the name {twice!r} stands twice; every corpus needs its own.")
+    require_own_names([part.name for part in parts], "corpus")
     bare = [part.name for part in parts if part.weight is None]
     if bare and len(bare) < len(parts):
         raise ValueError(f"{bare[0]!r} has no weight and others have; give one to all of them, or to none.")

@@ -15,14 +15,19 @@ import pyarrow.parquet as pq
 from headstart.core import artifact
 
 
+def part_name(number: int) -> str:
+    """Return what all that belongs to a part is called, but for a suffix."""
+    return f"part-{number:05d}"
+
+
 def marker(folder: Path, number: int) -> Path:
     """Return where a part's completion is noted."""
-    return folder / f"part-{number:05d}.json"
+    return folder / f"{part_name(number)}.json"
 
 
 def part_file(folder: Path, number: int) -> Path:
     """Return where a folder holds the table of a part."""
-    return folder / f"part-{number:05d}.parquet"
+    return folder / f"{part_name(number)}.parquet"
 
 
 def in_order(folder: Path) -> list[Path]:
@@ -51,7 +56,7 @@ class PartFiles:
 
     def __init__(self, folder: Path, number: int) -> None:
         """Choose names that no other process uses, so that a run killed and begun anew is not in our way."""
-        self.folder, self.name = folder, f"part-{number:05d}.parquet"
+        self.folder, self.name = folder, part_file(folder, number).name
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._staging: dict[str, Path] = {}
 

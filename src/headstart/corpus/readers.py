@@ -24,7 +24,7 @@ from headstart.core.contracts import Document, Reject
 from headstart.core.errors import DataError
 from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
-from headstart.corpus import formats, streams
+from headstart.corpus import formats, streams, tables
 
 _KEPT_EXAMPLES = 20
 _IDENTITY_BYTES = 1 << 20
@@ -197,8 +197,7 @@ def _unpacked(path: Path, column: str) -> int:
             raise DataError(
                 f"{path} cannot be read as parquet ({error})", do="Restore the file or take it out"
             ) from error
-        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-        return sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
+        return sum(tables.bytes_of(group, column) for group in groups)
     if streams.packer_of(path.name):
         return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
     return path.stat().st_size

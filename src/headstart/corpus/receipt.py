@@ -113,6 +113,14 @@ class Books:
             books[entry["step"]].add(found)
         return books
 
+    @classmethod
+    def of_parts(cls, notes: Iterable[Mapping[str, Any]]) -> Books:
+        """Add up the books that finished parts noted."""
+        books = cls()
+        for note in notes:
+            books.add(cls.from_json(note["books"]))
+        return books
+
     def add(self, other: Books) -> None:
         """Add another part's books."""
         for name, step in other.steps.items():

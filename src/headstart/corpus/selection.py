@@ -28,8 +28,8 @@ from headstart.corpus.shingles import Hashes
 from headstart.corpus.steps import characters, with_text
 
 SPLITS = ("train", "validation")
-_LENGTH_BINS = 24
 COLUMNS = ("id", "source", "url", "language", "evaluation_sets", "key", "text")
+_LENGTH_BINS = 24
 
 
 class SelectSettings(Section):

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from headstart.core.config import Section
 from headstart.core.errors import DataError
-from headstart.corpus import addresses, patterns, readers
+from headstart.corpus import addresses, patterns, readers, tables
 from headstart.corpus.addresses import is_remote
 from headstart.corpus.formats import READERS, Reading, Row, printable, suffix_of
 from headstart.corpus.streams import opened, packer_of
@@ -167,8 +167,7 @@ def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | 
         return
     start = held = rows = first_row = 0
     for number, group in enumerate(groups):
-        columns = [group.column(place) for place in range(group.num_columns)]
-        held += sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
+        held += tables.bytes_of(group, column)
         rows += group.num_rows
         if held >= size or number + 1 == len(groups):
             yield start, number + 1, first_row

@@ -101,9 +101,14 @@ def lines(path: str, start: int = 0, stop: int | None = None, longest: int | Non
         yield _line(offset, held, b"", size, longest)
 
 
+def too_long(what: str, size: int, longest: float) -> str:
+    """Say why something is not held."""
+    return f"a {what} of {size:,} bytes; reading.longest_mb allows {longest:,}"
+
+
 def _line(offset: int, held: list[bytes], last: bytes, size: int, longest: int | None) -> Line:
     if longest is not None and size > longest:
-        return Line(offset, b"", f"a line of {size:,} bytes; reading.longest_mb allows {longest:,}")
+        return Line(offset, b"", too_long("line", size, longest))
     raw = b"".join((*held, last)) if held else last
     return Line(offset, raw.removeprefix(_BOM) if offset == 0 else raw)
 

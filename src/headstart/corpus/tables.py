@@ -94,11 +94,15 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
         yield Lost(promised - given, f"row group {group} cannot be read ({reason})", raised)
 
 
+def bytes_of(group: Any, column: str) -> int:
+    """Return the unpacked bytes of one column of a row group, as the file's metadata tells them."""
+    columns = (group.column(place) for place in range(group.num_columns))
+    return sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema == column)
+
+
 def _rows_at_a_time(group: Any, column: str) -> int:
     """Return how many rows make a batch by what the file says of their size; 256 of half a megabyte would be 128 MB."""
-    columns = [group.column(place) for place in range(group.num_columns)]
-    size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema == column)
-    return max(1, min(_BATCH_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, size)))
+    return max(1, min(_BATCH_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, bytes_of(group, column))))
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # UTF-8 that was read as Latin-1 or Windows-1252: what a leading byte looks like there, then what a following one does.
 _FOLLOWING = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 _ENTITY = "&(?:#[0-9]{1,6}|[A-Za-z]{2,8});"
-_USUAL = rf"[\u00c2-\u00f4][{_FOLLOWING}]|[\u00c2\u00c3] |[\u0080-\u009f]|{_ENTITY}|[\ufb00-\ufb06]"
-_THOROUGH = rf"[^\x00-\x7f]|{_USUAL}"
+USUAL = rf"[\u00c2-\u00f4][{_FOLLOWING}]|[\u00c2\u00c3] |[\u0080-\u009f]|{_ENTITY}|[\ufb00-\ufb06]"
+_THOROUGH = rf"[^\x00-\x7f]|{USUAL}"
 _COMPOSABLE = "[\u0300-\u036f\u1100-\u11ff\u3099\u309a\u212a\u212b\uf900-\ufaff]"
 _LINE_ENDS = "\r\n|[\r\u000b\u000c\u0085\u2028\u2029]"
 _BLANKS = "[\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
@@ -53,7 +53,7 @@ class Unicode:
     def __init__(self, config: UnicodeConfig) -> None:
         """Remember the section of the recipe."""
         self.config = config
-        self._gate = {"usual": _USUAL, "thorough": _THOROUGH, "off": ""}[config.mojibake]
+        self._gate = {"usual": USUAL, "thorough": _THOROUGH, "off": ""}[config.mojibake]
         self._line_gate = re.compile(self._gate) if self._gate else None
         self._mend = _ftfy() if self._gate else None
 

@@ -108,7 +108,8 @@ def paired_bootstrap(
     differences = np.concatenate([difference(counts) for counts in draw(len(gold), samples, seed)])
     low, high = np.quantile(differences, [0.025, 0.975])
     strays = int(np.sum(np.abs(differences - observed) >= abs(observed) - 1e-12))
-    unlike = sum(any(a[i] != b[i] for a, b in _pairs(a_runs, b_runs)) for i in range(len(gold)))
+    pairs = _pairs(a_runs, b_runs)
+    unlike = sum(any(a[i] != b[i] for a, b in pairs) for i in range(len(gold)))
     p_value = max((strays + 1) / (samples + 1), min(1.0, 2 * 0.5 ** min(unlike, 64)))
     return Comparison(observed, float(low), float(high), p_value, seeds, len(gold))
 

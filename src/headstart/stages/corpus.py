@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core import artifact, config, errors
+from headstart.core import artifact, config
 from headstart.core.config import Section
-from headstart.core.errors import HeadstartError, RecipeError, ResourceError
+from headstart.core.errors import RecipeError, ResourceError, told_elsewhere
 from headstart.core.registry import suggest
 from headstart.corpus import datasheet, engine, inspection, readers, sources
 from headstart.corpus.cleaning import CleanConfig
@@ -69,10 +69,7 @@ class CorpusRecipe(Section):
     @field_validator("sources")
     @classmethod
     def _names_differ(cls, value: list[SourceConfig]) -> list[SourceConfig]:
-        names = [source.name for source in value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice:
-            raise ValueError(f"the name {twice!r} stands twice; every source needs its own.")
+        config.require_own_names([source.name for source in value], "source")
         return value
 
     @field_validator("answers")
@@ -191,8 +188,7 @@ def _in_a_process(recipe: CorpusRecipe, folder: Path, quiet: bool) -> None:
         if not any((folder / WORK / "clean").glob("part-*.json")):
             # Nothing was finished, so a mended recipe may take the folder.
             shutil.rmtree(folder / WORK, ignore_errors=True)
-        kind: type[HeadstartError] = getattr(errors, told["kind"])
-        raise kind(told["found"], allowed=told["allowed"], do=told["do"])
+        raise told_elsewhere(told)
     if not artifact.is_complete(folder):
         raise ResourceError(
             f"the engine's process ended with code {child.returncode} before the corpus was finished",

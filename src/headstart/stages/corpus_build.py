@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 
 from headstart.core import artifact, config
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
-from headstart.corpus import contamination, datasheet, duplicates, engine, lines, proportions, sources
+from headstart.corpus import contamination, croissant, datasheet, duplicates, engine, lines, proportions, sources
 from headstart.corpus.batches import REJECTS
 from headstart.corpus.cleaning import PartSettings
 from headstart.corpus.fingerprints import SignatureConfig
 from headstart.corpus.inspection import WORK
 from headstart.corpus.parts import finished, in_order, size_of
+from headstart.corpus.receipt import REJECTS as REJECTED
 from headstart.corpus.receipt import Books
 from headstart.corpus.selection import SPLITS, SelectSettings
 from headstart.stages.corpus import CorpusRecipe
@@ -58,17 +59,20 @@ class Build:
     def run(self) -> None:
         """Do what is not done yet."""
         sets = self._once("contamination", self._contamination)
-        cleaned = self._tasks("clean", "headstart.corpus.cleaning:clean_part", self._cleaning())
-        books = _booked(cleaned)
+        cleaned = self._tasks(
+            "clean", "headstart.corpus.cleaning:clean_part", self._cleaning(), _require_something_read
+        )
+        books = Books.of_parts(cleaned)
         self._say_books(books)
-        self._say_passed_over()
+        passed_over = {source.name: sources.passed_over(source) for source in self.recipe.sources}
+        self._say_passed_over(passed_over)
         first = next((note["first_reject"] for note in cleaned if note["first_reject"]), "")
         books.require_few_rejects("read", self.recipe.max_reject_share, first, self.folder)
         self.sizes["duplicates"] = self._once("duplicates", self._duplicates)
         self.sizes["lines"] = self._once("lines", self._lines)
         rates = self._once("rates", self._rates)
         selected = self._tasks("select", "headstart.corpus.selection:select_part", self._selecting(rates))
-        chosen = _booked(selected)
+        chosen = Books.of_parts(selected)
         self._say_books(chosen)
         books.add(chosen)
         books.check()
@@ -79,15 +83,14 @@ class Build:
                 do=f"`headstart corpus explain {self.folder}` shows what the rules dropped",
             )
         shards = self._timed("shards", lambda: self._shards(selected))
-        self._publish(books, cleaned, selected, sets, shards)
+        self._publish(books, cleaned, selected, sets, shards, passed_over)
 
-    def _say_passed_over(self) -> None:
+    def _say_passed_over(self, passed_over: Mapping[str, list[str]]) -> None:
         """Name what lies in the sources' folders and is not read, which a typing error may be behind."""
-        for source in self.recipe.sources:
-            names = sources.passed_over(source)
+        for source, names in passed_over.items():
             if names:
                 more = f" and {len(names) - _TOLD_NAMES:,} more" if len(names) > _TOLD_NAMES else ""
-                self._say(f"{source.name}: not read: {', '.join(names[:_TOLD_NAMES])}{more}")
+                self._say(f"{source}: not read: {', '.join(names[:_TOLD_NAMES])}{more}")
 
     def _contamination(self) -> list[dict[str, Any]]:
         if self.recipe.contamination is None:
@@ -156,11 +159,12 @@ class Build:
 
     def _publish(
         self, books: Books, cleaned: Sequence[dict[str, Any]], selected: Sequence[dict[str, Any]],
-        sets: Sequence[dict[str, Any]], shards: dict[str, Any],
+        sets: Sequence[dict[str, Any]], shards: dict[str, Any], passed_over: Mapping[str, list[str]],
     ) -> None:  # fmt: skip
         facts = datasheet.gather(
             title=self.recipe.title, answers=self.recipe.answers, sources=self.recipe.sources,
-            identities=sources.identities(self.recipe.sources), books=books, cleaned=cleaned, selected=selected,
+            identities=sources.identities(self.recipe.sources), passed_over=passed_over, books=books,
+            cleaned=cleaned, selected=selected,
             sets=sets, work=self.work, shards=shards, recipe=config.to_dict(self.recipe),
         )  # fmt: skip
         megabytes = sum(note["bytes"] for note in cleaned) / 1e6
@@ -178,7 +182,7 @@ class Build:
         ) as staging:  # fmt: skip
             self._link(staging)
             datasheet.write(facts, staging, staging)
-            written["conforms_to"] = "http://mlcommons.org/croissant/1.0"
+            written["conforms_to"] = croissant.CONFORMS_TO
         shutil.rmtree(self.work, ignore_errors=True)
 
     def _link(self, staging: Path) -> None:
@@ -196,8 +200,11 @@ class Build:
             shutil.copytree(self.work / "shards" / "done", staging / "shards", copy_function=link)
             shutil.copytree(self.work / "shards" / "tokenizer", staging / "tokenizer", copy_function=link)
 
-    def _tasks(self, step: str, function: str, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run what is not finished of some tasks, and return the notes of all, in their order."""
+    def _tasks(
+        self, step: str, function: str, tasks: Sequence[dict[str, Any]],
+        check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Run what is not finished of some tasks, each checked as it ends, and return the notes of all, in order."""
         folder = self.work / step
         folder.mkdir(parents=True, exist_ok=True)
         left = [task for task in tasks if finished(folder, task["number"]) is None]
@@ -206,7 +213,7 @@ class Build:
             started = time.monotonic()
             for ended in engine.run_tasks(function, left, self.recipe.engine):
                 done += 1
-                _require_something_read(ended)
+                check(ended)
                 self._say(f"{step}: part {done} of {len(tasks)}")
                 started = self._spend(step, started)
         return [note for task in tasks if (note := finished(folder, task["number"])) is not None]
@@ -252,20 +259,13 @@ class Build:
 
 def _require_something_read(note: Mapping[str, Any]) -> None:
     """Stop at the first part of which nothing can be read: the recipe, more likely than the files, is at fault."""
-    read = next((step for step in note.get("books", ()) if step["step"] == "read"), None)
-    if read is not None and read["rows_in"] >= _MANY_ROWS and read["dropped"].get("rejects") == read["rows_in"]:
+    read = Books.from_json(note["books"])["read"]
+    if read.rows_in >= _MANY_ROWS and read.dropped[REJECTED] == read.rows_in:
         raise DataError(
-            f"none of the first {read['rows_in']:,} rows of a file of source {note['source']!r} can be read; "
+            f"none of the first {read.rows_in:,} rows of a file of source {note['source']!r} can be read; "
             f"the first is {note['first_reject']}",
             do="Check the source's files, format and columns in the recipe",
         )
-
-
-def _booked(notes: Sequence[dict[str, Any]]) -> Books:
-    books = Books()
-    for note in notes:
-        books.add(Books.from_json(note["books"]))
-    return books
 
 
 def _rates_of(cleaned: Sequence[dict[str, Any]], megabytes: float) -> dict[str, dict[str, float]]:
@@ -354,8 +354,7 @@ def main() -> None:
                 allowed="What it wrote so far stays",
                 do="Report it with the lines above and the recipe; the same command goes on from here",
             )
-        told = {"kind": type(refusal).__name__, "found": refusal.found, "allowed": refusal.allowed, "do": refusal.do}
-        print(json.dumps({"error": told}), flush=True)
+        print(json.dumps({"error": refusal.to_dict()}), flush=True)
         code = _TOLD
     sys.stdout.flush()
     sys.stderr.flush()

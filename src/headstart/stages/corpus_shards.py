@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from headstart.core import artifact
 from headstart.core.contracts import Document
 from headstart.core.randomness import permute
-from headstart.corpus.parts import finished, in_order, part_file
+from headstart.corpus.parts import finished, in_order, marker, part_file, part_name
 from headstart.corpus.selection import SPLITS
 from headstart.stages.corpus import CorpusRecipe
 from headstart.tokens import extension, joining, sampling, shards, tokenizer
@@ -49,7 +49,7 @@ def write(recipe: CorpusRecipe, work: Path, selected: Sequence[Mapping[str, Any]
         order = permute(range(len(held)), len(held), recipe.seed, 0, "parts")
         if not artifact.is_complete(done / split):
             with artifact.staged(done / split, "shards") as staging:
-                joining.join([work / "shards" / split / f"part-{held[place]:05d}" for place in order], staging)
+                joining.join([work / "shards" / split / part_name(held[place]) for place in order], staging)
         counts[split] = json.loads((done / split / "counts.json").read_text(encoding="utf-8"))
     return counts
 
@@ -73,13 +73,13 @@ def encode_part(task: Mapping[str, Any]) -> dict[str, Any]:
     before = finished(folder, number)
     if before is not None:
         return before
-    staging = folder / f".part-{number:05d}.{os.getpid()}"
+    staging = folder / f".{part_name(number)}.{os.getpid()}"
     counts = shards.write(_permuted(task), _tokenizer(task["tokenizer"]), staging)
-    target = folder / f"part-{number:05d}"
+    target = folder / part_name(number)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(staging, target)
     note = {"part": number, "tokens": counts["tokens"]}
-    artifact.write_whole(folder / f"part-{number:05d}.json", json.dumps(note) + "\n")
+    artifact.write_whole(marker(folder, number), json.dumps(note) + "\n")
     return note
 
 

@@ -20,6 +20,7 @@ from headstart.studies.verdicts import Verdict
 
 NOTHING = "–"
 FORGOTTEN, FORGOTTEN_IN, FAILED = "forgotten", "forgotten in", "failed seeds"
+MAJORITY = "majority"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     references = {
         context: system for context, systems in there.items() for system in systems if system.name == study.reference
     }
+    majorities = {context: runs for (system, context), runs in results.outcomes.items() if system.baseline == MAJORITY}
     leads = [_lead(results, resamples, context, system, references.get(context)) for context, system in keys]
     corrected = _corrected(leads, study.seeds)
     columns = [
@@ -102,23 +104,14 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
         state = _state(study, results, context, system)
         measured = _measured(runs, results.overlaps.get((system, context)))
         lead = [*_told(leads[place], runs), *([] if corrected is None else [corrected[place]])]
-        failures = _failures(results, context, system)
+        failures = _failures(runs, majorities.get(context, {}))
         rows.append([*context, system.name, *measured[:6], *lead, *measured[6:], failures, state])
         unfinished.append(state != "")
     return Table("table", "Scores in full", columns, rows, unfinished)
 
 
-def _failures(results: Results, context: Context, system: System) -> str | None:
+def _failures(runs: dict[int, Outcome], majority: dict[int, Outcome]) -> str | None:
     """Name the seeds with which a system learnt nothing; None where there are none."""
-    runs = results.of(system, context)
-    majority = next(
-        (
-            found
-            for (other, place), found in results.outcomes.items()
-            if place == context and other.baseline == "majority"
-        ),
-        {},
-    )
     if not runs or not majority:
         return None
     some = next(iter(runs.values()))

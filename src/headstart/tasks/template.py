@@ -111,9 +111,10 @@ class Asker:
 
     def _continued(self, before: str, _: str, word: str) -> tuple[list[int], list[int], list[int]]:
         """Let a decoder go on; a blank before the word belongs to the word's token, as it does in running text."""
+        stem, continued = self._ids(before.rstrip(" ")), self._ids(before + word)
         # Where nothing stands before the word, something must: a decoder predicts after a token.
-        opens = self.opens or ([] if self._ids(before.rstrip(" ")) else [beginning(self.reading)])
-        prompt, whole = ([*opens, *self._ids(text)] for text in (before.rstrip(" "), before + word))
+        opens = self.opens or ([] if stem else [beginning(self.reading)])
+        prompt, whole = [*opens, *stem], [*opens, *continued]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False)))
         return whole[:-1], list(range(same - 1, len(whole) - 1)), whole[same:]
 
