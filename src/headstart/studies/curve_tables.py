@@ -75,17 +75,18 @@ def crossings(study: Study, results: Results) -> Table | None:
             for found in curves.crossings(study, results, axis, contexts):
                 levels = dict(zip(others, slice_, strict=True))
                 where = ", ".join(levels.values()) or "all"
-                rows.append([where, found.system, found.baseline, axis, found.at, found.low, found.high, found.share])
+                placed = [found.at, found.low, found.high, found.until]
+                rows.append([where, found.system, found.baseline, axis, *placed, found.share])
     if not rows:
         return None
     words = [Column(name, str, is_number=False) for name in ("context", "system", "overtakes", "axis")]
-    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high")]
+    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high", "ahead until")]
     columns = [*words, *numbers, Column("ends above", lambda value: f"{value:.0%}")]
     return Table("crossings", "Crossing points", columns, rows, [row[4] is None for row in rows])
 
 
 def overtaking(study: Study, results: Results, axis: str) -> Table | None:
-    """Return from where on each system is above the reference, a column for each slice; None where nothing is known."""
+    """Return where each system is above the reference, a column for each slice; None where nothing is known."""
     slices = curves.slices(study, results, axis)
     found: dict[str, dict[Context, str]] = {}
     for slice_, contexts in slices.items():
@@ -97,17 +98,15 @@ def overtaking(study: Study, results: Results, axis: str) -> Table | None:
         return None
     words = [Column(", ".join(slice_) or axis, str, is_number=False) for slice_ in slices]
     rows: list[list[Any]] = [[name, *(cells.get(slice_) for slice_ in slices)] for name, cells in found.items()]
-    title = f"From how many {axis} on each is above {study.reference}"
+    title = f"At how many {axis} each is above {study.reference}"
     return Table("overtaking", title, [Column("system", str, is_number=False), *words], rows, [False] * len(rows))
 
 
 def told(found: Crossing, first: float, last: float) -> str:
-    """Say where a crossing lies: never, from the first on, or at a number, with its interval where that is wider."""
+    """Say where a system leads: never, up to a number, or from one on, with its interval where that is wider."""
     if found.at is None:
-        return "never"
+        return "never" if found.until is None else f"up to {found.until:,.0f}"
     low = f"{found.low:,.0f}" if found.low is not None else f"{first:,.0f}"
     high = f"{found.high:,.0f}" if found.high is not None else f"> {last:,.0f}"
-    is_first = found.at <= first * 1.0001
-    if is_first and found.high is not None and found.high <= first * 1.0001:
-        return f"from {first:,.0f}"
-    return f"{'from ' * is_first}{found.at:,.0f} ({low} to {high})"
+    is_sure = found.high is not None and found.high <= first * 1.0001
+    return f"from {found.at:,.0f}" + ("" if is_sure else f" ({low} to {high})")

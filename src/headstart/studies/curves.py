@@ -50,6 +50,8 @@ class Crossing:
     """The middle 95 % over redrawn seeds; None on a side where some redraws do not cross."""
     share: float
     """Share of the redraws in which it ends above the baseline."""
+    until: float | None = None
+    """Where one that ends below falls behind for good; None if it was never ahead."""
 
 
 def numeric_axes(study: Study) -> list[str]:
@@ -147,11 +149,16 @@ def _crossing(system: str, baseline: str, xs: list[float], gaps: list[dict[int, 
     places = np.log(np.array(xs)) if is_log else np.array(xs)
     drawn = randomness.generator(0, 0, len(seeds), "crossing").integers(0, len(seeds), size=(_REDRAWN, len(seeds)))
     redrawn = np.array([first_above(places, table[row].mean(axis=0)) for row in drawn])
-    at = first_above(places, table.mean(axis=0))
+    gap = table.mean(axis=0)
+    at, until = first_above(places, gap), first_above(places, -gap)
+    if until == places[0]:
+        until = math.inf
     crossed = np.isfinite(redrawn)
     low, high = _quantiles(redrawn)
-    at, low, high = ((math.exp(place) if is_log else place) for place in (at, low, high))
-    return Crossing(system, baseline, _finite(at), _finite(low), _finite(high), float(crossed.mean()))
+    at, low, high, until = ((math.exp(place) if is_log else place) for place in (at, low, high, until))
+    return Crossing(
+        system, baseline, _finite(at), _finite(low), _finite(high), float(crossed.mean()), _finite(until)
+    )  # fmt: skip
 
 
 def first_above(places: Floats, gap: Floats) -> float:

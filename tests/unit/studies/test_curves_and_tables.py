@@ -149,7 +149,7 @@ def test_crossing_points_lie_where_the_curves_meet(study, results):
     assert 32 < found.at < 128 and found.low <= found.at <= found.high and found.share == 1.0
     table = curve_tables.crossings(study, results)
     assert len(table.rows) == 2 and table.rows[0][:4] == ["a|b", "full", "svm", "labels"]
-    assert curve_tables.told(found, 32, 512).startswith(f"{found.at:,.0f} (")
+    assert curve_tables.told(found, 32, 512).startswith(f"from {found.at:,.0f} (")
     matrix = curve_tables.overtaking(study, results, "labels")
     assert [column.name for column in matrix.columns] == ["system", "a|b", "c"] and matrix.rows[0][0] == "full"
     never = curves.Crossing("full", "svm", None, None, None, 0.0)
@@ -160,6 +160,16 @@ def test_a_lead_from_the_first_on_says_how_sure_that_is():
     from_first = curves.Crossing("full", "svm", 32.0, 32.0, None, 0.7)
     assert curve_tables.told(from_first, 32, 2048) == "from 32 (32 to > 2,048)"
     assert curve_tables.told(curves.Crossing("full", "svm", 32.0, 32.0, 32.0, 1.0), 32, 2048) == "from 32"
+
+
+def test_a_lead_that_is_lost_says_up_to_where_it_held():
+    lost = curves._crossing("lora", "svm", [32.0, 128.0, 512.0], [{0: 5.0}, {0: 1.0}, {0: -1.0}])
+    assert lost.at is None and lost.until == pytest.approx(256.0) and lost.share == 0.0
+    assert curve_tables.told(lost, 32, 512) == "up to 256"
+    behind = curves._crossing("lora", "svm", [32.0, 128.0], [{0: -5.0}, {0: -1.0}])
+    ahead = curves._crossing("lora", "svm", [32.0, 128.0], [{0: -5.0}, {0: 1.0}])
+    assert behind.until is None and ahead.until is None
+    assert curve_tables.told(behind, 32, 128) == "never"
 
 
 def test_an_axis_may_begin_at_nought():
