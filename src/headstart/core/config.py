@@ -288,7 +288,7 @@ def _interpolate(node: Any, values: dict[str, str], where: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without the two traps of recipes: 1e-3 is a number, and a key stands once."""
+    """YAML without the traps of recipes: 1e-3 is a number, `on` and `no` are words, and a key stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a key that stands twice, where YAML would silently keep the last."""
@@ -312,6 +312,12 @@ class _Loader(yaml.SafeLoader):
                 None, None, "aliases (*name) are not allowed in recipes", event.start_mark
             )
         return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:bool" or letter in "tTfF"]
+    for letter, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 class _Dumper(yaml.SafeDumper):

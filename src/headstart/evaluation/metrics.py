@@ -42,6 +42,11 @@ class About:
     scale: float = 100.0
     """By what a table multiplies it: shares are told in points of a hundred, perplexities as they are."""
 
+    @property
+    def decimals(self) -> int:
+        """Return how many decimals a table shows: bits per byte differ in the third."""
+        return 1 if self.scale > 1 else 3
+
 
 def metric(of: str, **known: Any) -> Callable[[MetricT], MetricT]:
     """Declare a function to be a metric of some kind of gold value; `known` are the other fields of `About`."""

@@ -127,6 +127,8 @@ def summary(standing: Standing, tally: Tally) -> list[str]:
         said.append(f"hole: {first}{f' and {len(others):,} more' if others else ''} failed: {reason}")
     if study.overlap and not counts_overlap(study):
         said.append("test items were not looked for in the corpus, which needs: pip install 'headstart[corpus]'")
+    for model in standing.graph.unsearched:
+        said.append(f"test items were not looked for in the corpus of {model}, which is not there")
     if tally.skipped:
         said.append(f"hole: {len(tally.skipped)} cells were not run, because one that they need failed")
     if tally.unbegun:

@@ -20,7 +20,7 @@ import torch
 
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Task
-from headstart.core.errors import HeadstartError, ResourceError, first_line
+from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
 from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.cost import CostConfig, Meter
@@ -54,6 +54,10 @@ def perform(asked: str) -> str:
     torch.set_num_threads(wanted["threads"])
     node, output = Node.from_dict(wanted["node"]), Path(wanted["output"])
     started = time.perf_counter()
+
+    def ended(how: str, **said: Any) -> str:
+        return json.dumps({"ended": how, "seconds": time.perf_counter() - started, **said})
+
     try:
         with _held(output / WORK / node.id) as work:
             if not artifact.is_complete(home(output, node.id)):
@@ -61,11 +65,11 @@ def perform(asked: str) -> str:
                 _DOERS[node.kind](node, output, work)
                 _note(output, node, "ended")
     except HeadstartError as error:
-        return json.dumps({"ended": "failed", "reason": str(error), "again": isinstance(error, ResourceError)})
+        return ended("failed", reason=str(error), again=isinstance(error, ResourceError))
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        return json.dumps({"ended": "failed", "reason": reason, "again": True, "trace": traceback.format_exc()})
-    return json.dumps({"ended": "finished", "seconds": time.perf_counter() - started})
+        return ended("failed", reason=reason, again=True, trace=traceback.format_exc())
+    return ended("finished")
 
 
 @contextmanager
@@ -159,8 +163,19 @@ def _opened(recipe: FinetuneRecipe | BaselineRecipe) -> tuple[Task, Splits]:
 
 def _write(node: Node, output: Path, task: Task, splits: Splits, cell: Cell, curve: Path | None = None) -> None:
     """Publish what a cell found, with the gold values, so that a study's folder tells everything by itself."""
+    _require_unchanged(node)
     found = {**cell.to_dict(), "metric": task.metrics()[0], "gold": list(splits.test.labels)}
     _publish(node, output, found, curve)
+
+
+def _require_unchanged(node: Node) -> None:
+    """Refuse to publish what was found in other rows than those that the address names."""
+    for key, path in node.recipe["data"].items():
+        if key in node.inputs and artifact.sha256(Path(path))[: len(node.inputs[key])] != node.inputs[key]:
+            raise DataError(
+                f"{path} was changed after the study began",
+                do="Run the study again: what the file holds now makes cells of its own",
+            )
 
 
 def _publish(node: Node, output: Path, found: dict[str, Any], curve: Path | None = None) -> None:

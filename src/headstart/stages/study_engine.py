@@ -44,8 +44,9 @@ def run(
     waiting = {name: node for name, node in graph.nodes.items() if not is_finished(output, name)}
     tally.finished = tally.total - len(waiting)
     done = set(graph.nodes.keys() - waiting.keys())
-    spent = sum(recorded_seconds(output, name) for name in done) if budget_seconds else 0.0
+    spent = seconds_spent(graph, output) if budget_seconds else 0.0
     attempts: dict[str, int] = {}
+    lost: dict[str, float] = {}
     running: set[str] = set()
     try:
         while waiting or running:
@@ -68,16 +69,17 @@ def run(
                     told(tally, node, "finished")
                     continue
                 attempts[name] = attempts.get(name, 0) + 1
+                lost[name] = lost.get(name, _lost_seconds(output, name)) + said.get("seconds", 0.0)
                 if said["again"] and attempts[name] <= retries:
                     told(tally, node, f"failed and is tried again: {said['reason']}")
                     waiting = {name: node, **waiting}
                     continue
                 tally.failed[name] = said["reason"]
-                _record(output, name, {**said, "attempts": attempts[name]})
+                _record(output, name, {**said, "attempts": attempts[name], "seconds": lost[name]})
                 told(tally, node, f"failed for good: {said['reason']}")
-                for lost in graph.descendants(name) & waiting.keys():
-                    del waiting[lost]
-                    tally.skipped.append(lost)
+                for below in graph.descendants(name) & waiting.keys():
+                    del waiting[below]
+                    tally.skipped.append(below)
     finally:
         executor.close()
     tally.unbegun = list(waiting)
@@ -109,9 +111,17 @@ def reason(output: Path, node: str) -> str | None:
     return f"{found['reason']} ({found['attempts']} attempt{'s' * (found['attempts'] != 1)})"
 
 
-def recorded_seconds(output: Path, node: str) -> float:
-    """Return what a finished node took, by its own price tag."""
-    return float(price(output, node).get("seconds", 0.0))
+def seconds_spent(graph: Graph, output: Path) -> float:
+    """Return what the nodes of a study took so far: the finished ones by their price tags, and attempts that failed."""
+    finished = sum(float(price(output, name).get("seconds", 0.0)) for name in graph.nodes if is_finished(output, name))
+    return finished + sum(_lost_seconds(output, name) for name in graph.nodes)
+
+
+def _lost_seconds(output: Path, node: str) -> float:
+    try:
+        return float(json.loads(failure(output, node).read_text(encoding="utf-8")).get("seconds", 0.0))
+    except (OSError, ValueError):
+        return 0.0
 
 
 def price(output: Path, node: str) -> dict[str, Any]:

@@ -71,7 +71,19 @@ def build(study: Study) -> Graph:
                 _add(graph, study, point, system, with_settings(raw, {"finetune.adaptation": settings}))
             else:
                 _add_baseline(graph, study, point, system, raw["finetune"])
+    _require_reference(graph, study)
     return graph
+
+
+def _require_reference(graph: Graph, study: Study) -> None:
+    """Refuse a reference that is no row of the table, which would leave every lead empty."""
+    names = list(dict.fromkeys(cell.system.name for cell in graph.cells))
+    if study.reference not in names:
+        raise RecipeError(
+            f"the reference {study.reference!r} is no row of the table",
+            allowed=f"The rows are: {', '.join(names)}",
+            do="Name one of them as `reference`",
+        )
 
 
 def counts_overlap(study: Study) -> bool:
@@ -136,7 +148,10 @@ def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str
         graph.cells.append(Cell(system, point.context(study), seed, node.id))
     if counts_overlap(study):
         corpus = pretrain["corpus"] if pretrain is not None else _corpus_of(recipe["model"])
-        if corpus is not None:
+        if corpus is not None and pretrain is None and _sources(corpus).startswith(ABSENT):
+            if recipe["model"] not in graph.unsearched:
+                graph.unsearched.append(recipe["model"])
+        elif corpus is not None:
             found = graph.add(_overlap(recipe, corpus))
             graph.overlaps.setdefault(point.context(study), {})[system] = found.id
 

@@ -25,8 +25,6 @@ from headstart.training.budget import Budget
 _NOT_FORESEEN = "baseline", "overlap", "prepare"
 _TOKENS_A_WORD, _SPECIAL_TOKENS = 1.3, 3
 _ROWS_READ = 256
-_ALL = 10**9
-"""Stands for all labels where numbers of them are compared."""
 _UNKNOWN_COST = "not foreseen"
 
 
@@ -117,9 +115,10 @@ def render(made: StudyPlan) -> str:
     workers = local_workers(study.execution)
     lines.append(f"{'':<12}about {made.tag.seconds / workers / 3600:.1f} h with {workers} workers")
     if study.budget_hours is not None:
-        hours = made.tag.seconds / 3600
-        told = "is enough" if hours <= study.budget_hours else f"is {hours - study.budget_hours:.1f} h too little"
-        lines.append(f"{'budget':<12}{study.budget_hours:g} h of work {told}")
+        spent = study_engine.seconds_spent(graph, study.output) / 3600
+        short = spent + made.tag.seconds / 3600 - study.budget_hours
+        told = "is enough" if short <= 0 else f"is {short:.1f} h too little"
+        lines.append(f"{'budget':<12}{study.budget_hours:g} h of work, {spent:.1f} h of it spent, {told}")
     lines += [f"{'assumed':<12}{key}: {value}" for key, value in made.tag.assumptions.items() if key != "speed"]
     return "\n".join(lines)
 
@@ -156,41 +155,54 @@ def _pretraining(nodes: list[Node], speeds: dict[str, dict[str, Any]]) -> PriceT
 
 
 def _finetuning(
-    nodes: list[Node], measured: Mapping[int, PriceTag], speeds: Mapping[str, Mapping[str, Any]]
+    nodes: list[Node], measured: Mapping[int | None, PriceTag], speeds: Mapping[str, Mapping[str, Any]]
 ) -> PriceTag:
     """Forecast cells that differ by seed and labels: a seed costs what its siblings did, the others are timed.
 
     Where labels decide how long a cell trains, the fewest and the most of them are timed, and the rest lie between.
     """
     recipe, tags = nodes[0].recipe, dict(measured)
-    missing = sorted({_labels(node) for node in nodes} - set(tags))
+    missing = list(dict.fromkeys(_labels(node) for node in nodes if _labels(node) not in tags))
     parent = nodes[0].parents[0] if nodes[0].parents else None
     if parent is not None and parent in speeds:
         tags |= {count: _by_speed(recipe, count, speeds[parent]) for count in missing}
+    elif _budget(recipe).unit == "epochs" and len(missing) > 1:
+        there = _rows_to_learn_from(recipe)
+        rows = {count: there if count is None else min(count, there) for count in missing}
+        ends = {
+            rows[count]: _timed(recipe, count)
+            for count in (min(missing, key=rows.__getitem__), max(missing, key=rows.__getitem__))
+        }
+        tags |= {count: _between(ends, rows[count]) for count in missing}
     elif missing:
-        ends = {missing[0], missing[-1]} if _budget(recipe).unit == "epochs" else {missing[-1]}
-        timed = {count: _timed(recipe, count) for count in ends}
-        tags |= {count: _between(timed, count) for count in missing}
+        timed = _timed(recipe, missing[-1])
+        tags |= dict.fromkeys(missing, timed)
     each = [tags[_labels(node)] for node in nodes]
     return sum(each[1:], each[0])
 
 
-def _measured(output: Path, finished: list[Node]) -> dict[int, PriceTag]:
+def _measured(output: Path, finished: list[Node]) -> dict[int | None, PriceTag]:
     """Return what a cell of each number of labels cost, from those that are there."""
     paid = {_labels(node): study_engine.price(output, node.id) for node in finished}
     return {labels: PriceTag.from_dict(cost) for labels, cost in paid.items() if cost}
 
 
-def _labels(node: Node) -> int:
-    return node.recipe["data"]["labels"] or _ALL
+def _labels(node: Node) -> int | None:
+    labels: int | None = node.recipe["data"]["labels"]
+    return labels
+
+
+def _rows_to_learn_from(recipe: Mapping[str, Any]) -> int:
+    filled = config.fill(FinetuneRecipe, {**recipe, "output": "cell"})
+    return len(read_data(filled.data, registry.build("tasks", filled.task)).train)
 
 
 def _budget(recipe: Mapping[str, Any]) -> Budget:
     return Budget.parse(recipe["adaptation"].get("budget") or recipe["training"]["budget"])
 
 
-def _timed(recipe: Mapping[str, Any], labels: int) -> PriceTag:
-    asked = {**recipe, "data": {**recipe["data"], "labels": labels if labels < _ALL else None}}
+def _timed(recipe: Mapping[str, Any], labels: int | None) -> PriceTag:
+    asked = {**recipe, "data": {**recipe["data"], "labels": labels}}
     return PriceTag.from_dict(plan.run(asked)["forecast"])
 
 
@@ -209,7 +221,7 @@ def _between(ends: Mapping[int, PriceTag], labels: int) -> PriceTag:
     )  # fmt: skip
 
 
-def _by_speed(recipe: Mapping[str, Any], labels: int, known: Mapping[str, Any]) -> PriceTag:
+def _by_speed(recipe: Mapping[str, Any], labels: int | None, known: Mapping[str, Any]) -> PriceTag:
     """Forecast fine-tuning of a checkpoint that is not made yet, by the words of its texts and pre-training's speed."""
     filled = config.fill(FinetuneRecipe, {**recipe, "output": "cell"})
     task: Task = registry.build("tasks", filled.task)
@@ -217,7 +229,7 @@ def _by_speed(recipe: Mapping[str, Any], labels: int, known: Mapping[str, Any]) 
     settings = filled.training
     per_token, speed = known["size"]["FLOPs per token"], known["tokens_per_second"]
     length = min(settings.max_length, _tokens_a_row(splits.train))
-    rows = min(labels, len(splits.train))
+    rows = len(splits.train) if labels is None else min(labels, len(splits.train))
     tokens = plan.tokens_of(_budget(recipe), speed, per_token, settings.batch_size * length, rows * length)
     # A look at held-out rows goes forwards alone, a third of a step.
     looked_at = (len(splits.validation) * settings.evaluations + len(splits.test)) * length / 3

@@ -26,17 +26,17 @@ def run(standing: Standing, difference: float | None) -> str:
         median(c.residual for c in seen), 1,
         max(1, len(standing.study.claims)),
     )  # fmt: skip
-    scale, examples = _scale(standing)
+    scale, places, examples = _scale(standing)
     lines = [
         f"Seen in {len(seen)} comparisons with {standing.study.reference}, medians: the difference between paired runs "
-        f"varies by {scale * spread.sd:.2f} points over seeds,",
-        f"and the choice of {examples:,} test examples by {scale * spread.examples_error:.2f}. "
+        f"varies by {scale * spread.sd:.{places + 1}f} points over seeds,",
+        f"and the choice of {examples:,} test examples by {scale * spread.examples_error:.{places + 1}f}. "
         f"{spread.claims} claim{'s are' if spread.claims > 1 else ' is'} tested together, each in one context.",
     ]
     if difference is None:
         lines.append(f"The smallest true difference that is confirmed in {WANTED:.0%} of studies, in points:")
         lines += _grid(
-            examples, lambda seeds, more: _points(smallest_difference(spread.with_examples(more), seeds), scale)
+            examples, lambda seeds, more: _points(smallest_difference(spread.with_examples(more), seeds), scale, places)
         )
         return "\n".join(lines)
     lines.append(f"The chance that a true difference of {difference:g} points is confirmed:")
@@ -73,14 +73,15 @@ def _seen(standing: Standing) -> list[Comparison]:
     return found
 
 
-def _scale(standing: Standing) -> tuple[float, int]:
-    """Return what the table multiplies scores by, and how many test examples there are."""
+def _scale(standing: Standing) -> tuple[float, int, int]:
+    """Return what the table multiplies scores by, its decimals, and how many test examples there are."""
     outcomes = [o for runs in standing.results.outcomes.values() for o in runs.values()]
-    return about(outcomes[0].metric).scale, int(median(len(o.gold) for o in outcomes))
+    known = about(outcomes[0].metric)
+    return known.scale, known.decimals, int(median(len(o.gold) for o in outcomes))
 
 
-def _points(difference: float | None, scale: float) -> str:
-    return "–" if difference is None else f"{scale * difference:.1f}"
+def _points(difference: float | None, scale: float, places: int) -> str:
+    return "–" if difference is None else f"{scale * difference:.{places}f}"
 
 
 def _grid(examples: int, value: Callable[[int, int], str]) -> list[str]:

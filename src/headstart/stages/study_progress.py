@@ -59,6 +59,6 @@ class Teller:
 
     def _say(self, line: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(line, highlight=False)
+            self._bar.console.print(line, highlight=False, markup=False, emoji=False)
         else:
             print(line, file=sys.stderr, flush=True)

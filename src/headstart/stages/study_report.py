@@ -184,15 +184,22 @@ def _training(standing: Standing) -> list[str]:
 
 
 def _pretrained_for(standing: Standing, node: Node) -> str:
-    """Name a pre-training by the system that alone starts from it, or else by its objective."""
+    """Name a pre-training by the systems that start from it, or by what their names share, or else by its objective."""
     nodes = standing.graph.nodes
     cells = [cell for cell in standing.graph.cells if node.id in nodes[cell.node].parents]
-    users = {cell.system.name for cell in cells if cell.system.baseline is None}
-    return users.pop() if len(users) == 1 else f"pretrain {node.recipe['objective']['name']}"
+    users = {cell.system for cell in cells if cell.system.baseline is None}
+    if len(users) == 1:
+        return users.pop().name
+    shared = (
+        [level for level in next(iter(users)).levels if all(level in user.levels for user in users)] if users else []
+    )
+    return "/".join(shared) or f"{node.recipe['objective']['name']} ({node.id.rpartition('-')[2][:4]})"
 
 
 def _traces(standing: Standing, title: str, rows: list[tuple[str, list[dict[str, Any]], dict[str, Any]]]) -> str:
     pictures = []
+    known = [system.name for system in standing.results.systems]
+    places = {name: place for place, name in enumerate(dict.fromkeys([*known, *(name for name, _, _ in rows)]))}
     for unit, key in (("tokens", "tokens"), ("FLOPs", "flops"), ("kWh", "kwh")):
         drawn = []
         for name, logged, cost in rows:
@@ -202,8 +209,11 @@ def _traces(standing: Standing, title: str, rows: list[tuple[str, list[dict[str,
             if whole and len(dots) > 1:
                 drawn.append((name, dots))
         if drawn:
-            pictures.append(charts.traces(f"{title}: loss over {unit}", unit, "loss", drawn, _place(standing)))
-    return f'<div class="figures">{"".join(pictures)}</div>'
+            pictures.append(charts.traces(f"{title}: loss over {unit}", unit, "loss", drawn, places.__getitem__))
+    if not pictures:
+        return ""
+    marks = charts.legend([(name, False) for name in dict.fromkeys(name for name, _, _ in rows)], places.__getitem__)
+    return f'{marks}<div class="figures">{"".join(pictures)}</div>'
 
 
 def _logged(path: Path) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headstart.core import randomness
-from headstart.evaluation.metrics import Floats
+from headstart.core import config, randomness
+from headstart.evaluation.metrics import Floats, about
 from headstart.evaluation.resampling import draw, resampled
 from headstart.evaluation.significance import permutation_over_seeds
 from headstart.studies.grid import Context
@@ -106,7 +106,8 @@ class Resamples:
             for alike in _by_gold([o for node, o in missing.items() if named[node] == name]):
                 gold = alike[0].gold
                 values = resampled(name, gold, [o.predictions for o in alike])
-                rows = [[value(counts) for value in values] for counts in draw(len(gold), self.samples, seed=0)]
+                drawn = draw(len(gold), self.samples, seed=int(config.fingerprint(gold, 8), 16))
+                rows = [[value(counts) for value in values] for counts in drawn]
                 for place, outcome in enumerate(alike):
                     self._known[outcome.node, metric] = np.concatenate([row[place] for row in rows])
         return [self._known[o.node, metric] for o in outcomes]
@@ -137,14 +138,15 @@ def pair(
     if not seeds or not all(metric in ("score", *runs[seed].test) for runs in runs_of_all for seed in seeds):
         return None
     differences, drawn = {}, {}
+    some = better[0][seeds[0]]
+    sign = -1 if about(some.metric if metric == "score" else metric).lower_is_better else 1
     for seed in seeds:
         sides = [[runs[seed] for runs in side] for side in (better, worse)]
-        sign = sides[0][0].sign
         means = [np.mean([_value(o, metric) for o in side]) for side in sides]
         differences[seed] = float(sign * (means[0] - means[1]))
         rows = [np.mean(resamples.of(side, metric), axis=0) for side in sides]
         drawn[seed] = sign * (rows[0] - rows[1])
-    return Pair(better[0][seeds[0]].group, differences, drawn)
+    return Pair(some.group, differences, drawn)
 
 
 def _value(outcome: Outcome, metric: str) -> float:

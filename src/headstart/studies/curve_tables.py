@@ -20,12 +20,14 @@ def sheets(study: Study, results: Results) -> list[Table]:
     """Return the scores side by side: a sheet for each slice of each axis of numbers, or one of all contexts."""
     made = []
     axes = [name for name in study.axes if name not in study.compare]
-    for axis in curves.numeric_axes(study):
+    of_numbers = curves.numeric_axes(study)
+    for axis in of_numbers:
         place = axes.index(axis)
         for slice_, contexts in curves.slices(study, results, axis).items():
             named = {f"{context[place]} {axis}": context for context in contexts}
             # A level may be a path; the sheet's name becomes that of a file.
-            name, title = re.sub(r"[^\w.]+", "-", "-".join(["scores", *slice_])), ", ".join(slice_) or study.question
+            parts = ["scores", *([axis] if len(of_numbers) > 1 else []), *slice_]
+            name, title = re.sub(r"[^\w.]+", "-", "-".join(parts)), ", ".join(slice_) or study.question
             made.append(_side_by_side(results, named, name, title, has_mean=False))
     if not made:
         named = {", ".join(context) or "score": context for context in results.contexts}
@@ -36,6 +38,9 @@ def sheets(study: Study, results: Results) -> list[Table]:
 def _side_by_side(results: Results, contexts: Mapping[str, Context], name: str, title: str, has_mean: bool) -> Table:
     """Return mean ± half of the 95 % interval for each system, a column for each context, and the mean of them all."""
     columns = [Column("system", str, is_number=False), *(Column(told, str) for told in contexts)]
+    of_contexts = [runs for (_, context), runs in results.outcomes.items() if context in set(contexts.values())]
+    kinds = {about(next(iter(runs.values())).metric) for runs in of_contexts}
+    has_mean = has_mean and len({(kind.scale, kind.lower_is_better) for kind in kinds}) <= 1
     if has_mean:
         columns.append(Column("mean", str))
     rows, unfinished = [], []
@@ -44,7 +49,8 @@ def _side_by_side(results: Results, contexts: Mapping[str, Context], name: str, 
         runs = [results.of(system, context) for context in contexts.values()]
         if any(runs):
             means = [_mean(one) for one in runs if one]
-            mean = f"{sum(means) / len(means):.1f}" if len(means) == len(runs) else None
+            places = about(next(iter(next(filter(None, runs)).values())).metric).decimals
+            mean = f"{sum(means) / len(means):.{places}f}" if len(means) == len(runs) else None
             rows.append([system.name, *map(_score, runs), *([mean] if has_mean else [])])
             unfinished.append(any((system, context) in missing for context in contexts.values()))
     return Table(name, title, columns, rows, unfinished)
@@ -58,11 +64,12 @@ def _mean(runs: Mapping[int, Outcome]) -> float:
 def _score(runs: Mapping[int, Outcome]) -> str | None:
     if not runs:
         return None
-    scale = about(next(iter(runs.values())).metric).scale
+    known = about(next(iter(runs.values())).metric)
     found = interval([o.score for o in runs.values()])
+    mean = f"{_mean(runs):.{known.decimals}f}"
     if found.high is None or not found.sd:
-        return f"{_mean(runs):.1f}"
-    return f"{_mean(runs):.1f} ± {scale * (found.high - found.mean):.1f}"
+        return mean
+    return f"{mean} ± {known.scale * (found.high - found.mean):.{known.decimals}f}"
 
 
 def crossings(study: Study, results: Results) -> Table | None:

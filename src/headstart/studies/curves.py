@@ -101,11 +101,11 @@ def along(study: Study, results: Results, axis: str, contexts: Sequence[Context]
 
 def _dot(x: float, runs: Mapping[int, Outcome], name: str) -> Dot:
     metric = next(iter(runs.values())).metric
-    scale = about(metric).scale
+    scale, places = about(metric).scale, about(metric).decimals
     found = interval([o.score for o in runs.values()])
     ends = [None if value is None else scale * value for value in (found.low, found.high)]
-    spread = "" if ends[0] is None else f" ({ends[0]:.1f} to {ends[1]:.1f})"
-    told = f"{name}: {metric} {scale * found.mean:.1f}{spread}, {found.seeds} seeds"
+    spread = "" if ends[0] is None else f" ({ends[0]:.{places}f} to {ends[1]:.{places}f})"
+    told = f"{name}: {metric} {scale * found.mean:.{places}f}{spread}, {found.seeds} seeds"
     return Dot(x, scale * found.mean, ends[0], ends[1], told)
 
 
@@ -121,7 +121,7 @@ def crossings(study: Study, results: Results, axis: str, contexts: Sequence[Cont
     for system in [s for s in results.systems if s.baseline is None or s.baseline == "scratch"]:
         for baseline in [s for s in results.systems if s.baseline not in (None, "scratch")]:
             xs, gaps = _gaps(results, system, baseline, contexts, place)
-            if len(xs) >= 2:
+            if len(xs) >= 2 and set.intersection(*(set(gap) for gap in gaps)):
                 found.append(_crossing(system.name, baseline.name, xs, gaps))
     return found
 
@@ -142,17 +142,13 @@ def _gaps(
 
 def _crossing(system: str, baseline: str, xs: list[float], gaps: list[dict[int, float]]) -> Crossing:
     seeds = sorted(set.intersection(*(set(gap) for gap in gaps)))
-    if not seeds:
-        return Crossing(system, baseline, None, None, None, math.nan)
     table = np.array([[gap[seed] for gap in gaps] for seed in seeds])
     is_log = min(xs) > 0
     places = np.log(np.array(xs)) if is_log else np.array(xs)
     drawn = randomness.generator(0, 0, len(seeds), "crossing").integers(0, len(seeds), size=(_REDRAWN, len(seeds)))
     redrawn = np.array([first_above(places, table[row].mean(axis=0)) for row in drawn])
     gap = table.mean(axis=0)
-    at, until = first_above(places, gap), first_above(places, -gap)
-    if until == places[0]:
-        until = math.inf
+    at, until = first_above(places, gap), last_above(places, gap)
     crossed = np.isfinite(redrawn)
     low, high = _quantiles(redrawn)
     at, low, high, until = ((math.exp(place) if is_log else place) for place in (at, low, high, until))
@@ -170,6 +166,16 @@ def first_above(places: Floats, gap: Floats) -> float:
         return float(places[0])
     place = int(below[-1])
     share = -gap[place] / (gap[place + 1] - gap[place])
+    return float(places[place] + share * (places[place + 1] - places[place]))
+
+
+def last_above(places: Floats, gap: Floats) -> float:
+    """Return where a line through the gaps is last above nought; infinity where it ends so, or never is."""
+    above = np.flatnonzero(gap > 0)
+    if not len(above) or above[-1] == len(gap) - 1:
+        return math.inf
+    place = int(above[-1])
+    share = gap[place] / (gap[place] - gap[place + 1])
     return float(places[place] + share * (places[place + 1] - places[place]))
 
 
@@ -212,7 +218,7 @@ def against_cost(
 
     def told(name: str, price: float, _: float) -> str:
         points, metric = shown[name]
-        return f"{name}: {metric} {points:.1f} for {price:.3g} {unit}"
+        return f"{name}: {metric} {points:.{about(metric).decimals}f} for {price:.3g} {unit}"
 
     return [replace(one, score=shown[one.name][0]) for one in on_front(found, told)]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core.config import Section
+from headstart.core.config import Section, require_own_names
 from headstart.studies.contrast import Contrast
 
 Level = dict[str, Any]
@@ -33,6 +33,11 @@ class Claim(Section):
     says: str = Field(min_length=1, description="the claim as a sentence")
     contrast: str = Field(description="two sides, each levels joined by /: `minilm/full > svm on mean(score)`")
     where: dict[str, Any] = Field({}, description="levels of the other axes that it speaks of, one or a list for each")
+
+    @field_validator("says")
+    @classmethod
+    def _in_one_line(cls, value: str) -> str:
+        return " ".join(value.split())
 
     @field_validator("contrast")
     @classmethod
@@ -92,6 +97,19 @@ class Study(Section):
     def _spelt_out(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: _levels(name, axis) for name, axis in value.items()}
 
+    @field_validator("baselines")
+    @classmethod
+    def _whole_entries(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+        for entry in value:
+            if isinstance(entry, dict) and (not isinstance(entry.get("name"), str)):
+                raise ValueError(
+                    f"the entry {entry} has no name; write it as {{name: {SCRATCH}, learning_rate: 5e-4}}."
+                )
+            if isinstance(entry, dict) and entry["name"] != SCRATCH and len(entry) > 1:
+                raise ValueError(f"{entry['name']} takes no settings; of the baselines, {SCRATCH} alone does.")
+        require_own_names([_baseline_name(entry) for entry in value], "baseline")
+        return value
+
     @model_validator(mode="after")
     def _known(self) -> Study:
         for name in self.compare:
@@ -104,7 +122,10 @@ class Study(Section):
             for axis in claim.where:
                 if axis in self.compare or axis == "baseline":
                     raise ValueError(f"where names {axis!r}; which systems a claim speaks of is said by its contrast.")
-        names = {level for axis in self.compare for level in self.axes[axis]} | {*self.baseline_names, "base"}
+        compared = [level for axis in self.compare for level in self.axes[axis]]
+        # A contrast finds its systems by the names of their levels.
+        require_own_names([*compared, *self.baseline_names, "base"], "compared level and baseline")
+        names = {*compared, *self.baseline_names, "base"}
         for part in self.reference.split("/"):
             if part not in names:
                 raise ValueError(f"reference is {self.reference!r}; it may name: {', '.join(sorted(names))}.")
@@ -127,12 +148,16 @@ class Study(Section):
     @property
     def baseline_names(self) -> list[str]:
         """Return the baselines by name."""
-        return [entry if isinstance(entry, str) else str(entry.get("name")) for entry in self.baselines]
+        return [_baseline_name(entry) for entry in self.baselines]
 
     @property
     def all_seeds(self) -> range:
         """Return the seeds of the study."""
         return range(self.first_seed, self.first_seed + self.seeds)
+
+
+def _baseline_name(entry: str | dict[str, Any]) -> str:
+    return entry if isinstance(entry, str) else str(entry["name"])
 
 
 def named(wanted: Any) -> list[str]:
@@ -147,12 +172,19 @@ def level_name(value: Any) -> str:
 
 def _levels(name: str, axis: dict[str, Any]) -> dict[str, Any]:
     """Write an axis of one setting and a list of values as levels."""
-    if all(isinstance(settings, dict) for settings in axis.values()) and axis:
-        return axis
+    levels = axis
     if len(axis) == 1:
         (setting, values), *_ = axis.items()
         if isinstance(values, list) and values:
-            return {level_name(value): {setting: value} for value in values}
+            levels = {level_name(value): {setting: value} for value in values}
+    if levels and all(isinstance(settings, dict) for settings in levels.values()):
+        for key in (key for settings in levels.values() for key in settings):
+            if str(key).partition(".")[0] not in Base.model_fields:
+                raise ValueError(
+                    f"the axis {name!r} sets {key!r}, which no recipe of a study holds; "
+                    f"write it as {' or '.join(f'{part}.{key}' for part in Base.model_fields)}."
+                )
+        return levels
     raise ValueError(
         f"the axis {name!r} must be levels with their settings, `full: {{finetune.adaptation: full}}`, "
         "or one setting with a list of values, `finetune.data.labels: [32, 128]`."

@@ -25,7 +25,9 @@ def markdown(table: Table) -> str:
     """Return a Markdown table; numbers are aligned to the right."""
     head = [column.name for column in table.columns]
     rule = ["--:" if column.is_number else "---" for column in table.columns]
-    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in [head, *table.texts()]]
+    lines = [
+        f"| {' | '.join(' '.join(cell.replace('|', '/').split()) for cell in row)} |" for row in [head, *table.texts()]
+    ]
     lines.insert(1, f"|{'|'.join(rule)}|")
     return "\n".join(lines) + "\n"
 

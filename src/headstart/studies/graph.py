@@ -65,6 +65,8 @@ class Graph:
     cells: list[Cell] = field(default_factory=list)
     overlaps: dict[Context, dict[System, str]] = field(default_factory=dict)
     """For each context and system the node that counts test items in the pre-training corpus, where one can."""
+    unsearched: list[str] = field(default_factory=list)
+    """Checkpoints whose corpus is known and not there, so that nothing can be looked for in it."""
 
     def add(self, node: Node) -> Node:
         """Take a node in, unless it is there: what is addressed alike is computed once."""

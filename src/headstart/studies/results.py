@@ -27,6 +27,8 @@ class Outcome:
     cost: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     """Names the training rows: cells of one seed and one group share the rows that were drawn."""
+    pretraining: str = ""
+    """The pre-training of this study that it stands on; nothing where it stands on none."""
 
     @property
     def score(self) -> float:
@@ -95,10 +97,12 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
         if "left_out" in found:
             results.left_out[key] = found["left_out"]
             continue
-        group = "" if one_draw else graph.nodes[cell.node].inputs.get("train", "")
+        asked = graph.nodes[cell.node]
+        group = "" if one_draw else asked.inputs.get("train", "")
+        pretraining = "" if cell.system.baseline else next(iter(asked.parents), "")
         results.outcomes.setdefault(key, {})[cell.seed] = Outcome(
             cell.node, found["metric"], found["test"], found["gold"], found["predictions"], found["details"],
-            found["cost"], group,
+            found["cost"], group, pretraining,
         )  # fmt: skip
     for context, systems in graph.overlaps.items():
         for system, node in systems.items():

@@ -56,8 +56,8 @@ def _decimals(places: int) -> Callable[[Any], str]:
     return lambda value: f"{value:.{places}f}"
 
 
-def _signed(value: Any) -> str:
-    return f"{value:+.1f}"
+def _signed(places: int) -> Callable[[Any], str]:
+    return lambda value: f"{value:+.{places}f}"
 
 
 def _powers(value: Any) -> str:
@@ -87,16 +87,17 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     }
     majorities = {context: runs for (system, context), runs in results.outcomes.items() if system.baseline == MAJORITY}
     leads = [_lead(results, resamples, context, system, references.get(context)) for context, system in keys]
-    corrected = _corrected(leads, study.seeds)
+    corrected = _corrected(leads, study.seeds, resamples.samples)
+    plain, signed = _decimals(places := _places(results)), _signed(places)
     columns = [
-        *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", _decimals(1)),
-        Column("sd", _decimals(1)), Column("low", _decimals(1)), Column("high", _decimals(1)),
-        Column(f"lead over {study.reference}", _signed), Column("lead low", _signed), Column("lead high", _signed),
+        *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", plain),
+        Column("sd", plain), Column("low", plain), Column("high", plain),
+        Column(f"lead over {study.reference}", signed), Column("lead low", signed), Column("lead high", signed),
         Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
         *([] if corrected is None else [Column("p Holm", p_told)]),
         Column("trained parameters", _counted), Column("FLOPs", _powers),
         Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
-        Column("mean without overlap", _decimals(1)), _word(FAILED), _word("state"),
+        Column("mean without overlap", plain), _word(FAILED), _word("state"),
     ]  # fmt: skip
     rows, unfinished = [], []
     for place, (context, system) in enumerate(keys):
@@ -110,6 +111,12 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     return Table("table", "Scores in full", columns, rows, unfinished)
 
 
+def _places(results: Results) -> int:
+    """Return the decimals that the finest of a study's metrics wants."""
+    metrics = {outcome.metric for runs in results.outcomes.values() for outcome in runs.values()}
+    return max((about(metric).decimals for metric in metrics), default=1)
+
+
 def _failures(runs: dict[int, Outcome], majority: dict[int, Outcome]) -> str | None:
     """Name the seeds with which a system learnt nothing; None where there are none."""
     if not runs or not majority:
@@ -118,13 +125,14 @@ def _failures(runs: dict[int, Outcome], majority: dict[int, Outcome]) -> str | N
     return seeds_told(failed(runs, majority, some.gold, some.metric)) or None
 
 
-def _corrected(leads: Sequence[Comparison | None], seeds: int) -> list[float | None] | None:
+def _corrected(leads: Sequence[Comparison | None], seeds: int, samples: int) -> list[float | None] | None:
     """Return Holm's p-value of each lead; None where no lead, however large, could have one below the level.
 
-    Signs of few seeds agree by chance so easily that nothing would outlast the correction.
+    Signs of few seeds agree by chance so easily that nothing would outlast the correction; nor do resamples tell less
+    than one in their number.
     """
     known = [lead.p_value for lead in leads if lead is not None]
-    if 2 * 0.5**seeds * len(known) > LEVEL:
+    if 2 * max(0.5**seeds, 1 / (samples + 1)) * len(known) > LEVEL:
         return None
     values = iter(holm(known))
     return [None if lead is None else next(values) for lead in leads]
@@ -230,9 +238,10 @@ def _mean(runs: dict[int, Outcome], key: str) -> float | None:
 
 def claims(verdicts: Sequence[Verdict]) -> Table:
     """Return the claims with their verdicts."""
+    signed = _signed(3 if any(one.scale <= 1 for one in verdicts) else 1)
     columns = [
-        _word("claim"), _word("contrast"), _word("verdict"), Column("difference", _signed), Column("low", _signed),
-        Column("high", _signed), Column("effect", lambda value: f"{value:+.2f}"), Column("p Holm", p_told),
+        _word("claim"), _word("contrast"), _word("verdict"), Column("difference", signed), Column("low", signed),
+        Column("high", signed), Column("effect", lambda value: f"{value:+.2f}"), Column("p Holm", p_told),
         Column("paired runs", str), Column("seeds", str), Column("seeds needed", str),
         Column("power at what was seen", lambda value: f"{value:.0%}"),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as Grid
+from rich.text import Text
 
 from headstart.studies.tables import NOTHING, Table
 from headstart.studies.verdicts import Verdict
@@ -37,9 +38,9 @@ def show(console: Console, table: Table, verdicts: Sequence[Verdict]) -> None:
             left_out.append(name)
     console.print(_grid(table, shown))
     if left_out:
-        console.print(f"Not shown for want of width: {', '.join(left_out)}.", style="dim", highlight=False)
+        console.print(Text(f"Not shown for want of width: {', '.join(left_out)}.", style="dim"))
     for verdict in verdicts:
-        console.print(verdict.sentence(), style=_STYLES[verdict.word], highlight=False)
+        console.print(Text(verdict.sentence(), style=_STYLES[verdict.word]))
 
 
 def _grid(table: Table, shown: Sequence[int], widest_state: int | None = None) -> Grid:
@@ -51,8 +52,8 @@ def _grid(table: Table, shown: Sequence[int], widest_state: int | None = None) -
     for place in shown:
         is_state = names[place] == "state"
         grid.add_column(
-            _head(names[place]), justify="right" if table.columns[place].is_number else "left", no_wrap=not is_state,
-            max_width=widest_state if is_state else None,
+            Text(_head(names[place])), justify="right" if table.columns[place].is_number else "left",
+            no_wrap=not is_state, max_width=widest_state if is_state else None,
         )  # fmt: skip
     rows = list(zip(table.texts(), table.unfinished, strict=True))
     for number, (cells, greyed) in enumerate(rows):
@@ -61,7 +62,7 @@ def _grid(table: Table, shown: Sequence[int], widest_state: int | None = None) -
         if lead is not None:
             row[lead] = _spread(cells[lead], cells[lead + 1], cells[lead + 2])
         is_last = number + 1 < len(rows) and rows[number + 1][0][:contexts] != cells[:contexts]
-        grid.add_row(*(row[place] for place in shown), style="dim" if greyed else None, end_section=is_last)
+        grid.add_row(*(Text(row[place]) for place in shown), style="dim" if greyed else None, end_section=is_last)
     return grid
 
 

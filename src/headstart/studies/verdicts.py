@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import holm, p_clause
-from headstart.studies.comparison import Comparison, Resamples, compare, pair
+from headstart.studies.comparison import Comparison, Pair, Resamples, compare, pair
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, named
 from headstart.studies.grid import Context, System
@@ -34,16 +34,19 @@ class Verdict:
     scale: float
     holes: int
     """Cells that the claim speaks of and that are missing."""
+    caveat: str = ""
 
     def sentence(self) -> str:
         """Say the verdict in a sentence."""
         said = f"“{self.claim.says}” is {self.word}"
         if self.comparison is None:
-            return f"{said}: there are no finished cells to judge it by."
+            return f"{said}: {self.caveat or 'there are no finished cells to judge it by.'}"
         found, scale = self.comparison, self.scale
-        spread = f"{scale * found.low:+.1f} to {scale * found.high:+.1f}"
+        difference, low, high = (
+            f"{scale * value:+.{1 if scale > 1 else 3}f}" for value in (found.difference, found.low, found.high)
+        )
         said += (
-            f": {self.claim.contrast} by {scale * found.difference:+.1f} ({spread}) over {found.units} paired runs, "
+            f": {self.claim.contrast} by {difference} ({low} to {high}) over {found.units} paired runs, "
             f"{'p unknown' if self.p_value is None else p_clause(self.p_value)} after Holm's correction"
         )
         if found.effect is not None:
@@ -53,10 +56,12 @@ class Verdict:
             said += f" {self._more()}"
         if self.holes:
             said += f" {self.holes} of its cells are missing."
-        return said
+        return f"{said} {self.caveat}".rstrip()
 
     def _more(self) -> str:
         assert self.comparison is not None
+        if self.comparison.sd is None:
+            return "One run tells nothing of the spread over seeds; two or more would."
         if self.needed is None:
             return "No number of seeds in reach would decide it: the difference is too small, or the examples too few."
         more = max(1, self.needed - self.seeds)
@@ -66,7 +71,8 @@ class Verdict:
 def judge(study: Study, results: Results, resamples: Resamples) -> list[Verdict]:
     """Judge every claim; each word has its own 5 %, and Holm's correction runs over all claims of the study."""
     found = [_compared(study, claim, results, resamples) for claim in study.claims]
-    return decided(study.claims, [one[0] for one in found], [one[1] for one in found], [one[2] for one in found])
+    made = decided(study.claims, [one[0] for one in found], [one[1] for one in found], [one[2] for one in found])
+    return [replace(verdict, caveat=one[3]) for verdict, one in zip(made, found, strict=True)]
 
 
 def decided(
@@ -97,22 +103,32 @@ def decided(
 
 def _compared(
     study: Study, claim: Claim, results: Results, resamples: Resamples
-) -> tuple[Comparison | None, float, int]:
+) -> tuple[Comparison | None, float, int, str]:
+    """Return the comparison, what the table multiplies it by, the cells that are missing, and what is to be said."""
     contrast = Contrast.parse(claim.contrast)
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
     contexts = [context for context in results.contexts if _spoken_of(study, claim, context)]
     partners = _partners(sides, contrast)
-    pairs, scale = [], 100.0
+    pairs: list[Pair] = []
+    scales: dict[float, None] = {}
+    beneath: tuple[set[str], set[str]] = set(), set()
     for context in contexts:
         runs = _runs(results, partners, context)
         made = pair(*runs, resamples, contrast.metric) if all(runs) else None
         if made is not None:
             pairs.append(made)
             metric = next(iter(runs[0][0].values())).metric if contrast.metric == "score" else contrast.metric
-            scale = about(metric).scale
+            scales[about(metric).scale] = None
+            for found, side in zip(beneath, runs, strict=True):
+                found.update(outcome.pretraining for one in side for outcome in one.values())
     concerned = {*sides[0], *sides[1]}
     missing = sum(hole.cell.system in concerned and hole.cell.context in contexts for hole in results.holes)
-    return compare(pairs), scale, missing
+    if len(scales) > 1:
+        return None, 100.0, missing, "its contexts are scored in unlike units; name those of one unit by `where`."
+    caveat = ""
+    if beneath[0] != beneath[1] and not study.seed_pretraining:
+        caveat = "Every pre-training in it ran once; what another would bring is not counted."
+    return compare(pairs), next(iter(scales), 100.0), missing, caveat
 
 
 Sides = tuple[list[System], list[System]]

@@ -101,6 +101,32 @@ def test_past_the_budget_nothing_is_begun(tmp_path):
     assert run(graph, tmp_path, budget_seconds=100.0)[0].finished == 10
 
 
+def test_attempts_that_failed_count_towards_the_budget(tmp_path):
+    graph, slow = graph_of(("a",), ("b",), ("c",)), {**FAILED, "seconds": 3.0}
+    tally, _ = run(graph, tmp_path, {"a": [dict(slow), dict(slow)]}, retries=1, budget_seconds=100.0)
+    assert tally.failed and study_engine.seconds_spent(graph, tmp_path) == 2 * 1.0 + 2 * 3.0
+    assert run(graph, tmp_path, budget_seconds=7.0)[1] == [], "eight of seven seconds are spent"
+    tally, _ = run(graph, tmp_path, {"a": [dict(slow)]}, budget_seconds=100.0)
+    assert study_engine.seconds_spent(graph, tmp_path) == 2 * 1.0 + 3 * 3.0
+
+
+def test_rows_that_were_changed_meanwhile_are_not_published_under_the_old_address(tmp_path):
+    rows = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}\n" for n in range(40))
+    data = {"validation": 10}
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text(rows, encoding="utf-8")
+        data[name] = str(tmp_path / f"{name}.csv")
+    reads = {name: artifact.sha256(tmp_path / f"{name}.csv")[:16] for name in ("train", "test")}
+    recipe = {"baseline": "majority", "task": {"kind": "classify", "text": ["text"], "label": "label"}, "data": data}
+    node = Node("baseline", recipe, (), reads, "baseline-1")
+    (tmp_path / "test.csv").write_text(rows + "another,1\n", encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    said = json.loads(study_cells.perform(study_cells.order(node, tmp_path / "out")))
+    assert "test.csv was changed after the study began" in said["reason"] and not said["again"]
+    (tmp_path / "test.csv").write_text(rows, encoding="utf-8")
+    assert json.loads(study_cells.perform(study_cells.order(node, tmp_path / "out")))["ended"] == "finished"
+
+
 def test_errors_are_told_and_say_whether_trying_again_helps(tmp_path):
     broken = Node("baseline", {"baseline": "majority"}, (), {}, "broken")
     said = json.loads(study_cells.perform(study_cells.order(broken, tmp_path)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headstart.core import config
+from headstart.core import artifact, config
 from headstart.core.errors import DataError, RecipeError
 from headstart.stages import study as stage
 from headstart.stages import study_graph
@@ -132,6 +132,29 @@ def test_baselines_alone_need_no_model(files):
     graph = build(alone)
     assert [node.kind for node in graph.nodes.values()] == ["baseline"] * 3
     assert {cell.context for cell in graph.cells} == {()}
+
+
+def test_a_reference_that_is_no_row_is_refused(files):
+    with pytest.raises(RecipeError, match=r"'full' is no row of the table.*masked/full, majority"):
+        build(study(files, reference="full"))
+
+
+def test_a_corpus_that_has_moved_is_not_looked_into(files):
+    asked = study(files)
+    checkpoint = files / "checkpoint"
+    corpus = asked.base.pretrain["corpus"]
+    with artifact.staged(checkpoint, "checkpoint", recipe={"corpus": corpus}) as staging:
+        (staging / "config.json").write_text("{}")
+    base = {"finetune": {**asked.base.finetune, "model": str(checkpoint), "adaptation": "full"}}
+    axes = {"labels": {"finetune.data.labels": [8]}}
+    sections = {"base": base, "axes": axes, "compare": [], "claims": []}
+    assert kinds(build(study(files, **sections)))["overlap"]
+    (files / "corpus.txt").unlink()
+    study_graph._expanded.cache_clear()
+    graph = build(study(files, **sections))
+    assert "overlap" not in kinds(graph) and graph.unsearched == [str(checkpoint)] and not graph.absent()
+    said = stage.summary(stage.Standing(study(files, **sections)), Tally(1))
+    assert any("were not looked for in the corpus of" in line for line in said)
 
 
 def test_what_the_study_decides_the_recipe_may_not(files):

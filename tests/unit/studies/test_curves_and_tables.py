@@ -13,7 +13,7 @@ import pytest
 
 from headstart.core import config
 from headstart.studies import charts, curve_tables, curves, formats, page, tables
-from headstart.studies.comparison import Resamples
+from headstart.studies.comparison import Resamples, pair
 from headstart.studies.curves import Curve, Dot, Placed, first_above
 from headstart.studies.definition import Study
 from headstart.studies.graph import Cell
@@ -78,7 +78,9 @@ def test_the_table_has_every_system_in_every_context(scores, results):
 def test_p_is_corrected_where_seeds_suffice_for_it(study, results, scores):
     """Four seeds agree by chance once in eight times: times six leads, that is no p-value to tell."""
     assert "p Holm" not in [column.name for column in scores.columns]
-    more = tables.scores(study.model_copy(update={"seeds": 12}), results, Resamples(300))
+    coarse = tables.scores(study.model_copy(update={"seeds": 12}), results, Resamples(200))
+    assert "p Holm" not in [column.name for column in coarse.columns], "nor do 200 resamples tell so small a one"
+    more = tables.scores(study.model_copy(update={"seeds": 12}), results, Resamples(1000))
     assert 0 < cell(more, 0, "p Holm") <= 1 and cell(more, 1, "p Holm") is None
 
 
@@ -170,6 +172,98 @@ def test_a_lead_that_is_lost_says_up_to_where_it_held():
     ahead = curves._crossing("lora", "svm", [32.0, 128.0], [{0: -5.0}, {0: 1.0}])
     assert behind.until is None and ahead.until is None
     assert curve_tables.told(behind, 32, 128) == "never"
+    level = curves._crossing("lora", "svm", [32.0, 128.0, 512.0], [{0: 5.0}, {0: 3.0}, {0: 0.0}])
+    assert curve_tables.told(level, 32, 512) == "up to 512", "both end at the top"
+
+
+def test_runs_that_share_no_seed_along_an_axis_tell_no_crossing(study):
+    found = Results()
+    for labels, seed in (("32", 0), ("128", 1)):
+        for system, score in ((FULL, 0.9), (SVM, 0.8)):
+            found.outcomes[system, ("c", labels)] = {
+                seed: Outcome(f"{labels}{system.name}", "accuracy", {"accuracy": score}, [1], [1])
+            }
+    assert curves.crossings(study, found, "labels", [("c", "32"), ("c", "128")]) == []
+
+
+def _of_metric(metric, values, context=("c", "32"), gold=None):
+    """Outcomes of both systems by seed, full first, with losses for predictions."""
+    found = Results()
+    for system, scores in zip((FULL, SVM), values, strict=True):
+        found.outcomes[system, context] = {
+            seed: Outcome(
+                f"{context}{system.name}{seed}",
+                metric,
+                {metric: score},
+                gold or ["text"] * 6,
+                [{"nats": score * 8 * math.log(2), "bytes": 8, "tokens": 2}] * 6,
+            )
+            for seed, score in enumerate(scores)
+        }
+    return found
+
+
+def test_bits_are_told_to_the_third_decimal(study):
+    found = _of_metric("bits_per_byte", ([1.2041, 1.2052, 1.2040], [1.2310, 1.2322, 1.2301]))
+    scored = tables.scores(study, found, Resamples(50))
+    text = dict(zip([column.name for column in scored.columns], scored.texts()[0], strict=True))
+    assert text["mean"] == "1.204" and text["lead over svm"] == "+0.027"
+    assert "±" in curve_tables.sheets(study, found)[0].rows[0][1]
+    (verdict,) = judge(study, found, Resamples(50))
+    assert "by +0.027 (" in verdict.sentence()
+
+
+def test_contexts_in_unlike_units_are_not_averaged(study):
+    found = _of_metric("bits_per_byte", ([1.2, 1.21], [1.3, 1.31]))
+    other = _of_metric("accuracy", ([0.5, 0.6], [0.4, 0.3]), ("a|b", "32"), [1] * 6)
+    for (system, context), runs in other.outcomes.items():
+        found.outcomes[system, context] = {
+            seed: Outcome(o.node, "accuracy", dict(o.test), [1] * 6, [1, 0, 1, 0, 1, seed]) for seed, o in runs.items()
+        }
+    (verdict,) = judge(study, found, Resamples(50))
+    assert verdict.word == "undecided" and "unlike units" in verdict.sentence()
+    words = study.model_copy(update={"axes": {**study.axes, "labels": {"few": {}}}})
+    (sheet,) = curve_tables.sheets(words, found)
+    assert "mean" not in [column.name for column in sheet.columns]
+
+
+def test_one_seed_is_said_to_tell_nothing_of_the_spread(study):
+    found = _of_metric("bits_per_byte", ([1.2], [1.5]))
+    (verdict,) = judge(study, found, Resamples(50))
+    assert verdict.word == "undecided" and "One run tells nothing of the spread" in verdict.sentence()
+
+
+def test_a_claim_about_pre_trainings_says_that_each_ran_once(study):
+    found = _of_metric("bits_per_byte", ([1.2, 1.21], [1.3, 1.31]))
+    key = FULL, ("c", "32")
+    found.outcomes[key] = {
+        seed: Outcome(o.node, o.metric, o.test, o.gold, o.predictions, pretraining="pretrain-1")
+        for seed, o in found.outcomes[key].items()
+    }
+    assert "Every pre-training in it ran once" in judge(study, found, Resamples(50))[0].sentence()
+    seeded = study.model_copy(update={"seed_pretraining": True})
+    assert "ran once" not in judge(seeded, found, Resamples(50))[0].sentence()
+
+
+def test_the_direction_is_that_of_the_metric_that_is_averaged():
+    """A task that is scored by bits, of which less is better, and a claim on accuracy."""
+    ours, theirs = (
+        {0: Outcome(name, "bits_per_byte", {"bits_per_byte": 1.0, "accuracy": share}, [1] * 4, said)}
+        for name, share, said in (("a", 1.0, [1] * 4), ("b", 0.5, [1, 1, 0, 0]))
+    )
+    made = pair([ours], [theirs], Resamples(50), "accuracy")
+    assert made.differences == {0: 0.5}
+
+
+def test_sheets_of_two_axes_of_numbers_have_names_of_their_own(study, results):
+    axes = {"length": {"128": {"finetune.x": 1}}, **{name: study.axes[name] for name in ("labels", "method")}}
+    axes["length"]["512"] = {"finetune.x": 2}
+    found = Results({
+        (system, ({"a|b": "128", "c": "512"}[task], labels)): runs
+        for (system, (task, labels)), runs in results.outcomes.items()
+    })  # fmt: skip
+    sheets = curve_tables.sheets(study.model_copy(update={"axes": axes}), found)
+    assert len({sheet.name for sheet in sheets}) == len(sheets) == 5
 
 
 def test_an_axis_may_begin_at_nought():

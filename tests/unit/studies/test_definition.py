@@ -40,6 +40,12 @@ def test_what_is_left_out_is_left_out():
     assert not any(is_left_out(made, point, "majority") for point in points(made))
 
 
+TWICE = {
+    "method": {"full": {"finetune.adaptation": "full"}, "lora": {"finetune.adaptation": "lora"}},
+    "labels": {"lora": {"finetune.data.labels": 3}, "few": {"finetune.data.labels": 4}},
+}
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -51,12 +57,34 @@ def test_what_is_left_out_is_left_out():
         ({"claims": [{"says": "x", "contrast": "full > svm", "where": {"method": "full"}}]}, "said by its contrast"),
         ({"without": [{"colour": "red"}]}, "'colour' is no axis"),
         ({"seeds": 0}, "seeds is 0"),
+        (
+            {"axes": {"labels": {"data.labels": [32]}}, "compare": []},
+            "write it as pretrain.data.labels or finetune.data",
+        ),
+        ({"compare": ["method", "labels"], "axes": TWICE}, "'lora' stands twice; every compared level and baseline"),
+        ({"baselines": ["svm", "full"]}, "the name 'full' stands twice"),
+        ({"baselines": [{"learning_rate": 1}]}, "has no name"),
+        ({"baselines": [{"name": "svm", "C": 10}]}, "svm takes no settings"),
+        ({"baselines": ["svm", "scratch", {"name": "scratch", "learning_rate": 1e-3}]}, "'scratch' stands twice"),
         ({"baselines": ["majority"]}, "reference is 'svm'; it may name: base, full, lora, majority"),
     ],
 )
 def test_faults_are_named(sections, said):
     with pytest.raises(RecipeError, match=said):
         study(**sections)
+
+
+def test_a_file_may_say_where_it_runs(tmp_path):
+    """YAML 1.1 reads the key `on` as a truth value."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "question: Why?\noutput: out\nbase: {finetune: {adaptation: full, words: {0: no, 1: yes}}}\n"
+        "execution: {on: ray, workers: 2}\noverlap: false\nclaims:\n  - says: >\n      one\n      line\n"
+        "    contrast: base > svm\n"
+    )
+    made = config.load(path, Study)
+    assert made.execution.on == "ray" and made.base.finetune["words"] == {0: "no", 1: "yes"} and made.overlap is False
+    assert made.claims[0].says == "one line"
 
 
 def test_a_contrast_names_two_sides_and_a_metric():

@@ -49,6 +49,14 @@ def test_a_narrower_screen_goes_without_more() -> None:
     assert counts == sorted(counts) and counts[0] < counts[-1]
 
 
+def test_brackets_in_a_reason_are_shown_as_they_stand() -> None:
+    table = _table()
+    table.rows[2][-1] = "failed: [/data/x] is missing; pip install 'headstart[corpus]' :warning:"
+    sheet = io.StringIO()
+    terminal.show(Console(file=sheet, width=80, force_terminal=False), table, [])
+    assert table.rows[2][-1] in sheet.getvalue()
+
+
 def test_a_pipe_gets_every_column_and_one_line_a_row() -> None:
     lines = _shown(80, is_terminal=False)
     assert "mean without overlap" in lines[0]
