@@ -26,7 +26,7 @@ def main() -> None:
                 yield batch
 
         loops.batches_from = timed  # type: ignore[assignment]
-        steps, shares = 3 if options.quick else 20, []
+        steps, shares = 3 if options.quick else 100, []
         ours.tokens_per_second(3)
         for _ in range(options.repetitions):
             waited[0], start = 0.0, time.perf_counter()

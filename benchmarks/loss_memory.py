@@ -19,7 +19,6 @@ ROWS, LENGTH, VOCABULARY = 16, 256, 32_768
 
 def once(kind: str) -> tuple[float, float]:
     """Return the seconds of a forward and backward pass, and the megabytes that it added to the peak."""
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=1, n_head=4, n_positions=LENGTH)
     model, ids = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (ROWS, LENGTH))

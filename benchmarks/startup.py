@@ -19,7 +19,7 @@ def seconds(*words: str) -> float:
 def main() -> None:
     """Measure both against their limits, one line of JSON each."""
     options = arguments(__doc__ or "", repetitions=9)
-    found = in_turns(options.repetitions, help=lambda: seconds("--help"), list=lambda: seconds("list", "objectives"))
+    found = in_turns(options.repetitions, help=lambda: seconds("--help"), list=lambda: seconds("list"))
     for name, limit in (("help", 0.3), ("list", 0.5)):
         report(f"start-up: {name}, against its limit", found[name], [limit], 1.0, "s", less_is_better=True)
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 from pretraining import Ours
 from side_by_side import arguments, in_turns, report
-from trainers import Rows, samples_per_second
+from trainers import Rows, choose_attention, samples_per_second
 from transformers import DataCollatorForLanguageModeling
 
 from headstart.core.contracts import Sample
@@ -43,16 +43,17 @@ def main() -> None:
             if "Causal" in auto_class
             else ours.objective.collator(ours.tokenizer)
         )
+        measured = (rows, collator, ours.batch_size, steps, True)
+        attention = choose_attention(model, *measured)
         per_row = ours.learner.tokens(ours.batches(1)[0]) / ours.batch_size
         ours.tokens_per_second(3)
         found = in_turns(
             options.repetitions,
             ours=lambda: ours.tokens_per_second(steps),  # noqa: B023
-            theirs=lambda: (
-                per_row * samples_per_second(model, rows, collator, ours.batch_size, steps, True)  # noqa: B023
-            ),
+            theirs=lambda: per_row * samples_per_second(model, *measured),  # noqa: B023
         )
-        report(f"{name}, against Trainer in bf16", found["ours"], found["theirs"], 2.0, "tokens/s")
+        report(f"{name}, against Trainer in bf16", found["ours"], found["theirs"], 2.0, "tokens/s",
+               their_attention=attention)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,23 +8,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
 _WARM_UP = 3
+ATTENTIONS = ("sdpa", "eager")
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
     """The same packed rows that our loop reads, as lists of ids."""
 
-    def __init__(self, ids: np.ndarray[Any, Any]) -> None:
-        """Hold the rows."""
+    def __init__(self, ids: np.ndarray[Any, Any], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Hold the rows; with a tokenizer, what is special in them beside, as run_mlm writes it before training."""
         self.ids = ids
+        self.special = None if tokenizer is None else np.isin(ids, tokenizer.all_special_ids).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": self.ids[index].tolist()}
+        row = {"input_ids": self.ids[index].tolist()}
+        return row if self.special is None else {**row, "special_tokens_mask": self.special[index].tolist()}
 
 
 class _Clock(TrainerCallback):
@@ -36,6 +40,22 @@ class _Clock(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Note the time."""
         self.ends.append(time.perf_counter())
+
+
+def quiet(trainer: Trainer) -> Trainer:
+    """Keep a Trainer from printing to where the scripts print their lines."""
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def choose_attention(model: PreTrainedModel, *measured: Any) -> str:
+    """Give a model whichever attention Trainer is faster with, and return its name."""
+    rates = {}
+    for name in ATTENTIONS:
+        model.set_attn_implementation(name)
+        rates[name] = samples_per_second(model, *measured)
+    model.set_attn_implementation(found := max(rates, key=rates.__getitem__))
+    return found
 
 
 def samples_per_second(
@@ -52,5 +72,8 @@ def samples_per_second(
         trainer = Trainer(model=model, args=settings, train_dataset=data, data_collator=collator, callbacks=[clock])
         # Heads that ignore the number of predictions would see their loss multiplied (transformers#47688).
         trainer.model_accepts_loss_kwargs = False
-        trainer.train()
+        quiet(trainer).train()
+    if hasattr(model, "_original_forward") != bf16:
+        # accelerate wraps a model's forward pass in autocast once, for the first Trainer that it meets.
+        raise RuntimeError(f"the model was to be trained {'under' if bf16 else 'without'} autocast, and was not")
     return batch_size * steps / (clock.ends[-1] - clock.ends[_WARM_UP - 1])

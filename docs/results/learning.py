@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 HOME, PAGE = Path("runs/learning"), Path(__file__).with_name("learning.md")
 ROWS, LENGTH = 2048, 128
-_ONE_STEP = "training.budget=1 steps"
+_SOME_STEPS = "training.budget=20 steps"
 
 
 def folder(variant: str, seed: int, minutes: float) -> Path:
@@ -115,10 +115,16 @@ def main() -> None:
     parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
     options = parser.parse_args()
     if not options.only_table:
-        cells = [(variant, seed) for seed in range(options.seeds) for variant in VARIANTS]
+        names = list(VARIANTS)
+        # Other neighbours for each variant with each seed: two that run side by side share a machine.
+        cells = [
+            (names[(place + seed) % len(names)], seed) for seed in range(options.seeds) for place in range(len(names))
+        ]
         for seed in range(options.seeds):
-            # A step of each seed first, whose corpus is encoded and network compiled outside of anybody's time.
-            run_all([["pretrain", RECIPE, f"output={HOME}/first-step-{seed}", f"seed={seed}", _ONE_STEP]], 1)
+            # Some steps first, whose corpus is encoded and whose shapes are compiled outside of anybody's time.
+            for variant in VARIANTS if seed == 0 else [names[0]]:
+                first = folder(variant, seed, 0)
+                run_all([["pretrain", RECIPE, f"output={first}", f"seed={seed}", _SOME_STEPS, *VARIANTS[variant]]], 1)
         run_all([command(variant, seed, options.minutes) for variant, seed in cells], options.jobs)
     PAGE.write_text(
         f"# What learns more in {options.minutes:g} minutes\n\n"

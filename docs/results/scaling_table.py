@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[8192, 16384])
     parser.add_argument("--tokens", nargs="+", type=float, default=[1e6, 4e6, 16e6])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, one thread each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
     parser.add_argument("--runs", type=Path, default=Path("runs/scaling"), help="where the runs lie")
     options = parser.parse_args()
     cells = {

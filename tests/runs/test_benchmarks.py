@@ -43,13 +43,15 @@ def test_the_page_keeps_what_was_not_run_anew(tmp_path, monkeypatch):
     bench.run(page=page)
     (tmp_path / "benchmarks" / "one.py").write_text(text.replace("0.5", "0.7").replace("'b'", "'a'"), encoding="utf-8")
     assert {found["name"]: found["ratio"] for found in bench.run(["one"], page=page)} == {"a": 0.7, "b": 0.5}
-    assert "| a | 3 | 2 | x | 0.70 | 1.00 | no | `one` |" in page.read_text(encoding="utf-8")
+    assert "| a | 3 | 2 | x | 0.700 | 1 | no | `one` | 20" in page.read_text(encoding="utf-8")
 
 
 def test_a_script_that_fails_costs_no_other_its_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks").mkdir()
     line = {"name": "a", "ours": 3.0, "theirs": 2.0, "ratio": 1.5, "goal": 1.0, "unit": "x"}
     told = f"import json\ndef main(): print(json.dumps({line!r}))\nmain()\n"
+    # A library's own lines on the way are not ours.
+    told = "print({'train_loss': 1}, '{', '{}', sep='\\n')\n" + told
     texts = {"first": "def main(): 1 / 0\nmain()\n", "none": "def main(): pass\n", "last": told}
     for name, text in texts.items():
         (tmp_path / "benchmarks" / f"{name}.py").write_text(text, encoding="utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -45,7 +47,8 @@ def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> li
         code, lines = _results(known[name], quick)
         for line in lines:
             print(f"{line['name']}: {line['ratio']} (goal {line['goal']:g})", flush=True)
-            found[line["name"]] = line | {"script": name, "minutes": round((time.monotonic() - start) / 60, 1)}
+            minutes = round((time.monotonic() - start) / 60, 1)
+            found[line["name"]] = line | {"script": name, "minutes": minutes, "date": _today()}
         if code != 0:
             failed.append(str(known[name]))
         elif not lines:
@@ -63,7 +66,20 @@ def _results(script: Path, quick: bool) -> tuple[int, list[dict[str, Any]]]:
     """Run a script and return how it ended and what it measured; one that has nothing to compare with says so."""
     command = [sys.executable, str(script), *(["--quick", "--repetitions", "1"] if quick else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return done.returncode, [line for line in map(_measured, done.stdout.splitlines()) if line]
+
+
+def _measured(line: str) -> dict[str, Any] | None:
+    """Read a line that says what was measured; libraries print others."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "ratio" in found else None
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _lines(page: Path) -> dict[str, dict[str, Any]]:
@@ -76,16 +92,18 @@ def _lines(page: Path) -> dict[str, dict[str, Any]]:
 
 def _page(lines: Any) -> str:
     rows = [
-        [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], f"{line['ratio']:.2f}",
-         f"{line['goal']:.2f}", "yes" if line["ratio"] >= line["goal"] else "no", f"`{line['script']}`"]
+        [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], f"{line['ratio']:.3f}",
+         f"{line['goal']:.3g}", "yes" if line["ratio"] >= line["goal"] else "no", f"`{line['script']}`", line["date"]]
         for line in lines
     ]  # fmt: skip
-    table = card.table(["measure", "ours", "theirs", "unit", "ratio", "goal", "reached", "script"], rows)
-    today = datetime.now(UTC).date().isoformat()
+    head = ["measure", "ours", "theirs", "unit", "ratio", "goal", "reached", "script", "date"]
+    table = card.table(head, rows)
     return (
         "# Speed, side by side\n\n"
-        "Written by `headstart bench`. Both sides of a line were measured in turns in one run; medians; a ratio above "
-        f"1 is in our favour. Last run {today}; `headstart bench NAME` repeats one script of `benchmarks/`.\n\n"
+        "Written by `headstart bench`; `headstart bench NAME` repeats one script of `benchmarks/`, whose first lines "
+        "say what is measured and how. What is compared took turns in one run, and medians stand here. "
+        "A limit, a ceiling or what a model foresees stands under “theirs”. The goal is reached where the ratio is as "
+        f"large; {platform.machine()}, {len(os.sched_getaffinity(0))} cores.\n\n"
         f"{table}\n\nAll figures, as the scripts printed them:\n\n```json\n"
         + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
         + "\n```\n"
