@@ -10,6 +10,9 @@ from headstart.studies.tables import Table
 from headstart.studies.theme import SCRIPT, STYLE
 from headstart.studies.verdicts import Verdict
 
+_LONG = 40
+"""Letters of a cell from which on it is wrapped."""
+
 
 @dataclass
 class Report:
@@ -57,7 +60,7 @@ def table(made: Table, heading: str = "") -> str:
     head = "".join(f"<th{_kind(made, place)}>{escape(made.columns[place].name)}</th>" for place in used)
     rows = "".join(
         ('<tr class="unfinished">' if grey else "<tr>")
-        + "".join(f"<td{_kind(made, place)}>{escape(row[place])}</td>" for place in used)
+        + "".join(f"<td{_kind(made, place, row[place])}>{escape(row[place])}</td>" for place in used)
         + "</tr>"
         for row, grey in zip(made.texts(), made.unfinished, strict=True)
     )
@@ -65,8 +68,10 @@ def table(made: Table, heading: str = "") -> str:
     return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _kind(made: Table, place: int) -> str:
-    return ' class="number"' if made.columns[place].is_number else ""
+def _kind(made: Table, place: int, text: str = "") -> str:
+    """Say what a cell holds, so that sentences are wrapped and nothing else is."""
+    kind = "number" if made.columns[place].is_number else "long" if len(text) > _LONG else ""
+    return f' class="{kind}"' if kind else ""
 
 
 def _verdict(verdict: Verdict) -> str:

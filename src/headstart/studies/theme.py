@@ -44,8 +44,8 @@ svg text { fill: var(--ink); font-size: 13px } .grid { stroke: var(--rule); stro
 .wide { overflow-x: auto; margin: .4rem 0 1rem; border: 1px solid var(--rule); border-radius: 6px }
 table { border-collapse: collapse; font-size: .86rem; width: 100%; background: var(--card) }
 th, td { padding: .28rem .6rem; text-align: left; border-bottom: 1px solid var(--rule); white-space: nowrap }
-td:last-child { white-space: normal; min-width: 8rem } th { position: sticky; top: 0; background: var(--card) }
-.number { text-align: right; font-variant-numeric: tabular-nums } td.number:last-child { white-space: nowrap }
+td.long { white-space: normal; min-width: 14rem } th { position: sticky; top: 0; background: var(--card) }
+.number { text-align: right; font-variant-numeric: tabular-nums }
 tr.unfinished td { color: var(--faint); font-style: italic }
 details { margin: .4rem 0 } summary { cursor: pointer }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); padding: .6rem; font-size: .8rem }
