@@ -46,6 +46,13 @@ class Claim(Section):
         return value
 
 
+class Tuned(Section):
+    """What the adaptation is set to where some levels meet: a rate that was chosen for one method on one network."""
+
+    where: dict[str, Any] = Field(min_length=1, description="levels by axis, one or a list for each")
+    adaptation: dict[str, Any] = Field(min_length=1, description="settings of the adaptation there")
+
+
 class Execution(Section):
     """Who computes; nothing here changes a result."""
 
@@ -82,6 +89,7 @@ class Study(Section):
     without: list[dict[str, Any]] = Field(
         [], description="combinations that are left out: levels by axis; `baseline` names one of those"
     )
+    tuned: list[Tuned] = Field([], description="settings of the adaptation for combinations of levels")
     seeds: int = Field(5, ge=1, description="how many seeds")
     first_seed: int = Field(0, ge=0)
     seed_pretraining: bool = Field(False, description="pre-train anew for every seed, not once for all")
@@ -115,7 +123,8 @@ class Study(Section):
         for name in self.compare:
             if name not in self.axes:
                 raise ValueError(f"compare names {name!r}; the axes are: {', '.join(self.axes) or 'none'}.")
-        for entry in [*self.without, *(claim.where for claim in self.claims)]:
+        spoken_of = [*(claim.where for claim in self.claims), *(entry.where for entry in self.tuned)]
+        for entry in [*self.without, *spoken_of]:
             for axis, wanted in entry.items():
                 self._require_levels(axis, wanted)
         for claim in self.claims:

@@ -58,7 +58,14 @@ def points(study: Study) -> Iterator[Point]:
         settings: Level = {}
         for axis, level in levels.items():
             settings |= study.axes[axis][level]
+        for entry in study.tuned:
+            if _meets(levels, entry.where):
+                settings |= {f"finetune.adaptation.{key}": value for key, value in entry.adaptation.items()}
         yield Point(levels, settings)
+
+
+def _meets(levels: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
+    return all(levels.get(axis) in named(levels_wanted) for axis, levels_wanted in wanted.items())
 
 
 def is_left_out(study: Study, point: Point, baseline: str | None = None) -> bool:
@@ -67,7 +74,7 @@ def is_left_out(study: Study, point: Point, baseline: str | None = None) -> bool
         of = entry.get("baseline")
         if (of is None) != (baseline is None) or (of is not None and baseline not in named(of)):
             continue
-        if all(point.levels[axis] in named(wanted) for axis, wanted in entry.items() if axis != "baseline"):
+        if _meets(point.levels, {axis: wanted for axis, wanted in entry.items() if axis != "baseline"}):
             return True
     return False
 
@@ -81,7 +88,8 @@ def with_settings(base: Mapping[str, Any], settings: Level) -> dict[str, Any]:
         *parents, last = key.split(".")
         for parent in parents:
             below = node.get(parent)
-            node[parent] = {} if not isinstance(below, dict) else below
+            # A section may be given by its name alone, as `adaptation: lora`.
+            node[parent] = below if isinstance(below, dict) else {"name": below} if isinstance(below, str) else {}
             node = node[parent]
         node[last] = _copied(value)
     return made

@@ -46,6 +46,16 @@ TWICE = {
 }
 
 
+def test_an_adaptation_is_tuned_where_levels_meet():
+    made = study(tuned=[{"where": {"method": "lora", "labels": [32]}, "adaptation": {"learning_rate": 8e-3}}])
+    found = {
+        (point.levels["labels"], point.levels["method"]): with_settings({"finetune": {}}, point.settings)["finetune"]
+        for point in points(made)
+    }
+    assert found["32", "lora"]["adaptation"] == {"name": "lora", "learning_rate": 8e-3}
+    assert found["all", "lora"]["adaptation"] == "lora" and found["32", "full"]["adaptation"] == "full"
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -57,6 +67,7 @@ TWICE = {
         ({"claims": [{"says": "x", "contrast": "full > svm", "where": {"method": "full"}}]}, "said by its contrast"),
         ({"without": [{"colour": "red"}]}, "'colour' is no axis"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"tuned": [{"where": {"method": "qlora"}, "adaptation": {"rank": 2}}]}, "method has no level 'qlora'"),
         (
             {"axes": {"labels": {"data.labels": [32]}}, "compare": []},
             "write it as pretrain.data.labels or finetune.data",
