@@ -168,13 +168,14 @@ def run_cell(
                 outcome = loop.run([*trackers, meter])
         else:
             outcome = _untrained(learner, settings)
-        meter.flops = outcome.progress.flops + sum(body.flops for body in _frozen(model))
+        flops = outcome.progress.flops + sum(body.flops for body in _frozen(model))
         details = {"trainable_parameters": trainable(model), "parameters": size(model)}
         model = adaptation.finish(model)
         with _autocast(model, settings):
             predictions = predict(model, task, test, reading)
     progress = outcome.progress
-    meter.tokens = progress.tokens
+    # Told after the last record: progress counts what an earlier attempt did, which that record would add again.
+    meter.tokens, meter.flops = progress.tokens, flops
     cell = Cell(
         method, seed, predictions,
         test=metrics.compute(task.metrics(), splits.test.labels, predictions),

@@ -96,6 +96,21 @@ def test_tags_with_the_usual_company(tagged, recipe_of, tmp_path):
     assert {name: found[name] for name in said} == pytest.approx(said)
 
 
+@pytest.mark.parametrize("name", ["full", "features"])
+def test_a_cell_that_was_killed_after_its_training_costs_no_flops_twice(name, tagged, recipe_of, tmp_path):
+    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"), adaptation=name, company=[])
+    recipe = config.fill(FinetuneRecipe, asked)
+    task: Any = registry.build("tasks", recipe.task)
+    splits = finetune.read_data(recipe.data, task)
+    (method, section), *_ = finetune.methods_of(recipe)
+    first, again = (
+        finetune.run_adaptation(recipe, task, splits, method, section, 0, tmp_path / "work", "x", quiet=True)[0].cost
+        for _ in range(2)
+    )
+    assert (first["flops"], first["tokens"]) == (again["flops"], again["tokens"]) and first["flops"] > 0
+    assert again["seconds"] > first["seconds"], "what a crash undid was paid all the same"
+
+
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_an_adapter_is_saved_alone_and_loads_on_its_checkpoint(toys, kind, tagged, recipe_of, tmp_path):
     make = recipe_of["finetune"] if kind == "classify" else lambda folder, **more: tag_recipe(folder, recipe_of, **more)
