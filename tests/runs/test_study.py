@@ -279,9 +279,20 @@ def test_two_hundred_cells_of_nothing_take_seconds(place):
 
 
 @pytest.mark.long
+def test_two_hundred_cells_of_nothing_by_the_clock(place):
+    """By the whole engine, its workers' start included; for a machine that does nothing else."""
+    nothing = stage.load(write_study(place, "nothing-timed", baselines=["majority"], seeds=100, claims=[]))
+    start = time.monotonic()
+    stage.run(nothing, quiet=True)
+    took = time.monotonic() - start
+    print(f"200 cells of nothing took {took:.1f} s")
+    assert took < 20
+
+
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
-    """At most 3 % more processor time than the same fine-tuning without a study, and 200 cells of nothing in 20 s."""
+    """At most 3 % more processor time than the same fine-tuning without a study."""
     import resource
 
     from headstart.core import config, registry
@@ -317,10 +328,5 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
         said = study_cells.perform(study_cells.order(node, place / f"cell-{turn}"))
         assert json.loads(said)["ended"] == "finished", said
         ratios.append((spent() - middle) / (middle - start))
+    print(f"a cell takes {min(ratios):.3f} to {max(ratios):.3f} of the run by hand")
     assert min(ratios) < 1.03, ratios
-    nothing = stage.load(write_study(place, "nothing-timed", baselines=["majority"], seeds=100, claims=[]))
-    if os.getloadavg()[0] > 0.5:
-        pytest.skip("other work is under way; un-skipped on a machine that has nothing else to do")
-    start = time.monotonic()
-    stage.run(nothing, quiet=True)
-    assert time.monotonic() - start < 20
