@@ -82,12 +82,12 @@ def crossings(study: Study, results: Results) -> Table | None:
             for found in curves.crossings(study, results, axis, contexts):
                 levels = dict(zip(others, slice_, strict=True))
                 where = ", ".join(levels.values()) or "all"
-                placed = [found.at, found.low, found.high, found.until]
+                placed = [found.at, found.low, found.high, *(found.lead or (None, None))]
                 rows.append([where, found.system, found.baseline, axis, *placed, found.share])
     if not rows:
         return None
     words = [Column(name, str, is_number=False) for name in ("context", "system", "overtakes", "axis")]
-    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high", "ahead until")]
+    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high", "ahead from", "ahead to")]
     columns = [*words, *numbers, Column("ends above", lambda value: f"{value:.0%}")]
     return Table("crossings", "Crossing points", columns, rows, [row[4] is None for row in rows])
 
@@ -110,9 +110,12 @@ def overtaking(study: Study, results: Results, axis: str) -> Table | None:
 
 
 def told(found: Crossing, first: float, last: float) -> str:
-    """Say where a system leads: never, up to a number, or from one on, with its interval where that is wider."""
+    """Say where a system leads: never, up to a number, between two, or from one on, with the interval of that."""
     if found.at is None:
-        return "never" if found.until is None else f"up to {found.until:,.0f}"
+        if found.lead is None:
+            return "never"
+        start, end = found.lead
+        return f"up to {end:,.0f}" if start <= first * 1.0001 else f"{start:,.0f} to {end:,.0f}"
     low = f"{found.low:,.0f}" if found.low is not None else f"{first:,.0f}"
     high = f"{found.high:,.0f}" if found.high is not None else f"> {last:,.0f}"
     is_sure = found.high is not None and found.high <= first * 1.0001

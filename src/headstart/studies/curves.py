@@ -50,8 +50,8 @@ class Crossing:
     """The middle 95 % over redrawn seeds; None on a side where some redraws do not cross."""
     share: float
     """Share of the redraws in which it ends above the baseline."""
-    until: float | None = None
-    """Where one that ends below falls behind for good; None if it was never ahead."""
+    lead: tuple[float, float] | None = None
+    """Where one that ends below was last ahead, from and to; None if it was never ahead, or is at the end."""
 
 
 def numeric_axes(study: Study) -> list[str]:
@@ -148,12 +148,13 @@ def _crossing(system: str, baseline: str, xs: list[float], gaps: list[dict[int, 
     drawn = randomness.generator(0, 0, len(seeds), "crossing").integers(0, len(seeds), size=(_REDRAWN, len(seeds)))
     redrawn = np.array([first_above(places, table[row].mean(axis=0)) for row in drawn])
     gap = table.mean(axis=0)
-    at, until = first_above(places, gap), last_above(places, gap)
+    at, lead = first_above(places, gap), lost_lead(places, gap)
     crossed = np.isfinite(redrawn)
     low, high = _quantiles(redrawn)
-    at, low, high, until = ((math.exp(place) if is_log else place) for place in (at, low, high, until))
+    at, low, high, *ends = ((math.exp(place) if is_log else place) for place in (at, low, high, *(lead or ())))
     return Crossing(
-        system, baseline, _finite(at), _finite(low), _finite(high), float(crossed.mean()), _finite(until)
+        system, baseline, _finite(at), _finite(low), _finite(high), float(crossed.mean()),
+        (ends[0], ends[1]) if ends else None,
     )  # fmt: skip
 
 
@@ -169,14 +170,15 @@ def first_above(places: Floats, gap: Floats) -> float:
     return float(places[place] + share * (places[place + 1] - places[place]))
 
 
-def last_above(places: Floats, gap: Floats) -> float:
-    """Return where a line through the gaps is last above nought; infinity where it ends so, or never is."""
+def lost_lead(places: Floats, gap: Floats) -> tuple[float, float] | None:
+    """Return from where to where a line through the gaps was last above nought; None where it ends so, or never was."""
     above = np.flatnonzero(gap > 0)
     if not len(above) or above[-1] == len(gap) - 1:
-        return math.inf
-    place = int(above[-1])
-    share = gap[place] / (gap[place] - gap[place + 1])
-    return float(places[place] + share * (places[place + 1] - places[place]))
+        return None
+    last = int(above[-1])
+    share = gap[last] / (gap[last] - gap[last + 1])
+    end = float(places[last] + share * (places[last + 1] - places[last]))
+    return first_above(places[: last + 1], gap[: last + 1]), end
 
 
 def _quantiles(values: Floats) -> tuple[float, float]:

@@ -166,14 +166,16 @@ def test_a_lead_from_the_first_on_says_how_sure_that_is():
 
 def test_a_lead_that_is_lost_says_up_to_where_it_held():
     lost = curves._crossing("lora", "svm", [32.0, 128.0, 512.0], [{0: 5.0}, {0: 1.0}, {0: -1.0}])
-    assert lost.at is None and lost.until == pytest.approx(256.0) and lost.share == 0.0
+    assert lost.at is None and lost.lead == pytest.approx((32.0, 256.0)) and lost.share == 0.0
     assert curve_tables.told(lost, 32, 512) == "up to 256"
     behind = curves._crossing("lora", "svm", [32.0, 128.0], [{0: -5.0}, {0: -1.0}])
     ahead = curves._crossing("lora", "svm", [32.0, 128.0], [{0: -5.0}, {0: 1.0}])
-    assert behind.until is None and ahead.until is None
+    assert behind.lead is None and ahead.lead is None
     assert curve_tables.told(behind, 32, 128) == "never"
     level = curves._crossing("lora", "svm", [32.0, 128.0, 512.0], [{0: 5.0}, {0: 3.0}, {0: 0.0}])
     assert curve_tables.told(level, 32, 512) == "up to 512", "both end at the top"
+    between = curves._crossing("lora", "svm", [32.0, 128.0, 512.0, 2048.0], [{0: -1.0}, {0: 1.0}, {0: 1.0}, {0: -1.0}])
+    assert curve_tables.told(between, 32, 2048) == "64 to 1,024"
 
 
 def test_runs_that_share_no_seed_along_an_axis_tell_no_crossing(study):
