@@ -45,6 +45,7 @@ class LabelledData(Section):
     validation: str | int = Field(description="a file, or a number of rows to take out of train")
     test: str
     labels: int | None = Field(None, ge=2, description="training rows to use, drawn anew by each seed; all by default")
+    test_rows: int | None = Field(None, ge=1, description="test rows to use, the same for every seed; all by default")
 
 
 class FinetuneTraining(TrainingSettings):
@@ -207,7 +208,7 @@ def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
 def read_data(data: LabelledData, task: Task) -> Splits:
     """Read the three files and let the task learn its labels from the whole training file."""
     train = labelled.read(data.train, task.columns("train"))
-    test = labelled.read(data.test, task.columns("test"))
+    test = labelled.some(labelled.read(data.test, task.columns("test")), data.test_rows)
     if isinstance(data.validation, str):
         validation = labelled.read(data.validation, task.columns("validation"))
     else:

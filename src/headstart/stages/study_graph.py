@@ -41,6 +41,7 @@ class OverlapRecipe(Section):
 
     task: TaskSection
     test: str
+    test_rows: int | None = None
     corpus: mixture.Corpus
     words: int = 13
 
@@ -196,10 +197,12 @@ def _pretrained(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -
 
 
 def _overlap(recipe: Mapping[str, Any], corpus: dict[str, Any]) -> Node:
-    asked = {"task": recipe["task"], "test": recipe["data"]["test"], "corpus": corpus}
+    data = recipe["data"]
+    asked = {"task": recipe["task"], "test": data["test"], "test_rows": data["test_rows"], "corpus": corpus}
     own = config.to_dict(config.fill(OverlapRecipe, asked))
     reads = {"test": _content(own["test"]), "corpus": _sources(corpus)}
-    identity = {"task": own["task"], "words": own["words"], "corpus": _without_paths(own["corpus"])}
+    identity = {key: own[key] for key in ("task", "test_rows", "words")}
+    identity["corpus"] = _without_paths(own["corpus"])
     return Node.addressed("overlap", own, identity, (), reads)
 
 

@@ -27,7 +27,8 @@ def count(recipe: OverlapRecipe, work: Path) -> dict[str, Any]:
     """Return the rows of which some text, gold left aside, holds n words in a row that the corpus holds too."""
     engine.load()
     task: Task = registry.build("tasks", recipe.task)
-    rows = labelled.read(recipe.test, [column for column in task.columns("test") if not column.is_gold])
+    asked = [column for column in task.columns("test") if not column.is_gold]
+    rows = labelled.some(labelled.read(recipe.test, asked), recipe.test_rows)
     columns = {name: [_text(value) or _NOTHING for value in values] for name, values in rows.columns.items()}
     items = work / "items.parquet"
     pq.write_table(pa.table(columns), items)

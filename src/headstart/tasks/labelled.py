@@ -102,6 +102,13 @@ def choose(examples: Examples, count: int | None, seed: int, purpose: str) -> Ex
     return examples.take(permute(np.arange(count), len(examples), seed, 0, purpose).tolist())
 
 
+def some(examples: Examples, count: int | None) -> Examples:
+    """Take `count` rows of a test set, the same ones whatever the run's seed, in their order; None takes them all."""
+    if count is None or count >= len(examples):
+        return examples
+    return examples.take(sorted(permute(np.arange(count), len(examples), 0, 0, "test").tolist()))
+
+
 def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
     """Split `count` rows off for validation, the same ones whatever the run's seed; returns (rest, split-off)."""
     if not 0 < count < len(examples):

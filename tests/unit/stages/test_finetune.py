@@ -16,6 +16,7 @@ from headstart.core import artifact, config, registry
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.stages import finetune
 from headstart.stages.finetune import FinetuneRecipe, settings_of
+from headstart.tasks import labelled
 
 
 class LowRank(BaseAdaptation):
@@ -94,6 +95,17 @@ def test_tags_with_the_usual_company(tagged, recipe_of, tmp_path):
     found = headstart.evaluate(folder, tagged / "tags-test.jsonl")
     said = facts["metrics"]["full"][0]
     assert {name: found[name] for name in said} == pytest.approx(said)
+
+
+def test_a_part_of_the_test_rows_is_read_where_asked(tagged, recipe_of, tmp_path):
+    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"))
+    asked["data"]["test_rows"] = 3
+    recipe = config.fill(FinetuneRecipe, asked)
+    whole, few = (
+        finetune.read_data(data, registry.build("tasks", recipe.task)).test
+        for data in (recipe.data.model_copy(update={"test_rows": None}), recipe.data)
+    )
+    assert few == labelled.some(whole, 3) and len(few) == 3 < len(whole)
 
 
 @pytest.mark.parametrize("name", ["full", "features"])

@@ -159,6 +159,13 @@ def test_seeds_choose_other_rows_and_more_rows_hold_the_fewer():
     assert labelled.choose(whole, None, 0, "labels") is whole
 
 
+def test_some_test_rows_are_spread_and_in_order():
+    whole = numbered(1000)
+    chosen = labelled.some(whole, 50).labels
+    assert chosen == sorted(set(chosen)) and len(chosen) == 50 and chosen[10] > 50
+    assert labelled.some(whole, 1000) is whole and labelled.some(whole, None) is whole
+
+
 @given(st.integers(2, 80), st.data())
 @settings(deadline=None, max_examples=50)
 def test_rows_split_off_are_taken_out(size, data):
