@@ -204,12 +204,12 @@ app.add_typer(study, name="study")
 
 
 @study.command("plan")
-def study_plan(study: StudyFile, overrides: Overrides = None) -> None:
+def study_plan(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
     """The cells, what they share, and the forecast of time, energy and money, before anything is spent."""
     from headstart.stages import study as stage
     from headstart.stages import study_plan as planner
 
-    _print(planner.render(planner.run(stage.load(study, overrides or []))))
+    _print(planner.render(planner.run(stage.load(study, overrides or []), quiet)))
 
 
 @study.command("run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,15 +60,18 @@ class StudyPlan:
         return sum(part.todo for part in self.parts if part.note.startswith(_UNKNOWN_COST))
 
 
-def run(study: Study) -> StudyPlan:
-    """List the cells of a study and forecast those that are missing, from a few steps timed on this machine."""
+def run(study: Study, quiet: bool = False) -> StudyPlan:
+    """List the cells of a study and forecast those that are missing, from a few steps timed on this machine.
+
+    A grid of many methods takes minutes to time, so each is named on stderr as its turn comes, unless `quiet`.
+    """
     torch.set_num_threads(study.execution.threads)
     made = StudyPlan(study, build(study))
     groups: dict[str, list[Node]] = {}
     for node in made.graph.nodes.values():
         groups.setdefault(_group(node), []).append(node)
     speeds: dict[str, dict[str, Any]] = {}
-    for nodes in groups.values():
+    for number, nodes in enumerate(groups.values(), start=1):
         there = [node for node in nodes if is_finished(study.output, node.id)]
         todo = [node for node in nodes if node not in there]
         part = Part(_name(nodes[0], made.graph), len(nodes), len(todo))
@@ -75,6 +79,8 @@ def run(study: Study) -> StudyPlan:
         if nodes[0].kind in _NOT_FORESEEN:
             part.note = "seconds each" if nodes[0].kind == "baseline" else "reads the corpus once"
         elif todo:
+            if not quiet:
+                print(f"study plan: {number} of {len(groups)}, {part.what}", file=sys.stderr, flush=True)
             try:
                 if nodes[0].kind == "pretrain":
                     part.tag = _pretraining(todo, speeds)

@@ -27,6 +27,13 @@ def test_cells_that_are_not_foreseen_are_not_called_done(tmp_path):
     assert f"not there   {tmp_path}/no.csv, which 10 cells read" in said
 
 
+def test_what_is_timed_is_told_as_its_turn_comes(tmp_path, capsys):
+    study_plan.run(study_of(tmp_path))
+    assert "study plan: 1 of 2, full on" in capsys.readouterr().err
+    study_plan.run(study_of(tmp_path), quiet=True)
+    assert not capsys.readouterr().err
+
+
 def test_the_budget_counts_what_is_spent(tmp_path):
     study = study_of(tmp_path).model_copy(update={"budget_hours": 1.0})
     nodes = [node for node in study_plan.build(study).nodes.values() if node.kind == "finetune"]
