@@ -37,15 +37,15 @@ def before_and_after(
 ) -> Forgetting:
     """Measure a body as it was and as an adaptation left it.
 
-    An adapter of peft's is switched off for the number before, so that what else was done to the body beneath it, such
-    as quantisation, counts on both sides; one that gives the body virtual tokens to read leaves it as it was. Other
-    models are compared with the checkpoint itself.
+    The number before is the checkpoint's own. A quantised body was changed before anything was learnt, so its adapter
+    is switched off for the number before, and quantisation counts on both sides; peft's prompts, which give the body
+    virtual tokens to read, leave it as it was.
     """
     after = value_of(model)
     adapter = getattr(model, "active_peft_config", None)
-    if adapter is None:
-        return Forgetting(what, of_checkpoint(), after, lower_is_better)
-    if adapter.is_prompt_learning:
+    if adapter is not None and adapter.is_prompt_learning:
         return Forgetting(what, after, after, lower_is_better)
-    with model.disable_adapter():
-        return Forgetting(what, value_of(model), after, lower_is_better)
+    if adapter is not None and getattr(model, "is_quantized", False):
+        with model.disable_adapter():
+            return Forgetting(what, value_of(model), after, lower_is_better)
+    return Forgetting(what, of_checkpoint(), after, lower_is_better)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,16 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
         _publish(node, output, {"left_out": error.reason})
         return
     finetune.check(recipe, task, splits, methods)
-    known_before = probe(recipe.forgetting, recipe.model)
+    known_before = _probe(recipe.forgetting, recipe.model)
     cell, model = finetune.run_adaptation(
         recipe, task, splits, method, section, recipe.seed, work, fingerprint=node.id, quiet=True
     )
     finetune.tell_forgetting(cell, model, known_before)
     _write(node, output, task, splits, cell, work / "logs" / "metrics.jsonl")
+
+
+_probe = lru_cache(maxsize=4)(probe)
+"""A worker does many cells of few checkpoints, and what those could do before is measured once."""
 
 
 def _baseline(node: Node, output: Path, work: Path) -> None:

@@ -16,10 +16,11 @@ def test_a_plain_model_is_compared_with_its_checkpoint():
 
 
 class Adapted:
-    """As peft's models are: with an adapter that can be switched off."""
+    """As peft's models are: with an adapter that can be switched off, on a body that may be quantised."""
 
-    def __init__(self, is_prompt_learning: bool) -> None:
+    def __init__(self, is_prompt_learning: bool, is_quantized: bool) -> None:
         self.active_peft_config = SimpleNamespace(is_prompt_learning=is_prompt_learning)
+        self.is_quantized = is_quantized
         self.loss = 3.0
 
     @contextmanager
@@ -30,7 +31,9 @@ class Adapted:
         self.loss = 3.0
 
 
-@pytest.mark.parametrize(("prompts", "before"), [(False, 2.9), (True, 3.0)])
-def test_an_adapter_is_switched_off_for_the_number_before_where_it_stands_in_the_body(prompts, before):
-    found = before_and_after("loss", Adapted(prompts), lambda model: model.loss, lambda: 1.0)
+@pytest.mark.parametrize(
+    ("prompts", "quantised", "before"), [(False, False, 1.0), (False, True, 2.9), (True, False, 3.0)]
+)
+def test_what_an_adapter_is_compared_with(prompts, quantised, before):
+    found = before_and_after("loss", Adapted(prompts, quantised), lambda model: model.loss, lambda: 1.0)
     assert (found.before, found.after) == (before, 3.0)
