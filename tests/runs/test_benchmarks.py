@@ -43,7 +43,9 @@ def test_the_page_keeps_what_was_not_run_anew(tmp_path, monkeypatch):
     bench.run(page=page)
     (tmp_path / "benchmarks" / "one.py").write_text(text.replace("0.5", "0.7").replace("'b'", "'a'"), encoding="utf-8")
     assert {found["name"]: found["ratio"] for found in bench.run(["one"], page=page)} == {"a": 0.7, "b": 0.5}
-    assert "| a | 3 | 2 | x | 0.700 | 1 | no | `one` | 20" in page.read_text(encoding="utf-8")
+    written = page.read_text(encoding="utf-8")
+    assert "| a | 3 | 2 | x | 0.700 | 1 | no | `one` | 20" in written
+    assert f"| {len(os.sched_getaffinity(0))} cores, " in written, "a line is worth what its machine was"
 
 
 def test_a_script_that_fails_costs_no_other_its_line(tmp_path, monkeypatch, capsys):
