@@ -69,7 +69,8 @@ def render() -> str:
     return "\n".join(
         [
             HEADER,
-            "## Objectives on families\nEach as it is by default; a `mixture` fits what its members fit.\n",
+            "## Objectives on families\n"
+            "A `mixture` fits what its members fit; `prefix_lm` on a decoder wants `family: decoder`.\n",
             _table(["objective", *FAMILIES], objectives),
             "\n## Tasks on families\n",
             _table(["task", *FAMILIES], served),

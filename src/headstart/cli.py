@@ -28,6 +28,10 @@ app = typer.Typer(
 
 Recipe = Annotated[str, typer.Argument(help="A YAML recipe; recipes/… also finds those that the package ships.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. training.budget='5 min'.")]
+StudyOverrides = Annotated[
+    list[str] | None, typer.Argument(help="Dotted overrides, e.g. seeds=10 or execution.workers=4.")
+]
+IndexOverrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. passages.limit=1000.")]
 StudyFile = Annotated[str, typer.Argument(help="A YAML file of studies/.", metavar="STUDY")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or lines.")]
 
@@ -149,7 +153,7 @@ def bench(
 
 
 @app.command()
-def index(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def index(recipe: Recipe, overrides: IndexOverrides = None, quiet: Quiet = False) -> None:
     """Raw text → an index of its passages, for search by meaning."""
     from headstart.core import config
     from headstart.stages import index as stage
@@ -204,7 +208,7 @@ app.add_typer(study, name="study")
 
 
 @study.command("plan")
-def study_plan(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def study_plan(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet = False) -> None:
     """The cells, what they share, and the forecast of time, energy and money, before anything is spent."""
     from headstart.stages import study as stage
     from headstart.stages import study_plan as planner
@@ -213,7 +217,7 @@ def study_plan(study: StudyFile, overrides: Overrides = None, quiet: Quiet = Fal
 
 
 @study.command("run")
-def study_run(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def study_run(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet = False) -> None:
     """Run the cells that are missing; a study that was stopped goes on. Leaves with 1 if a hole remains."""
     from headstart.stages import study_workers
 
@@ -231,7 +235,7 @@ def study_run(study: StudyFile, overrides: Overrides = None, quiet: Quiet = Fals
 @study.command("table")
 def study_table(
     study: StudyFile,
-    overrides: Overrides = None,
+    overrides: StudyOverrides = None,
     form: Annotated[
         str | None, typer.Option("--format", help="md, csv or tex, in full; a screen's width without.")
     ] = None,
@@ -255,7 +259,7 @@ def study_table(
 @study.command("report")
 def study_report(
     study: StudyFile,
-    overrides: Overrides = None,
+    overrides: StudyOverrides = None,
     to: Annotated[Path | None, typer.Option(help="Folder for the page and tables; the study's own without.")] = None,
 ) -> None:
     """One HTML page that needs nothing beside it, and the tables as Markdown, CSV, Parquet and LaTeX."""
@@ -268,7 +272,7 @@ def study_report(
 @study.command("power")
 def study_power(
     study: StudyFile,
-    overrides: Overrides = None,
+    overrides: StudyOverrides = None,
     difference: Annotated[float | None, typer.Option(help="Size of a difference, in the table's points.")] = None,
 ) -> None:
     """How many seeds and examples a difference needs, from the variance that was seen."""
