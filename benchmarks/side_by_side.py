@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +44,7 @@ def report(
     print(
         json.dumps(
             {"name": name, "ours": round(one, 4), "theirs": round(other, 4), "ratio": round(ratio, 3), "goal": goal,
-             "unit": unit, **more, **spread, "cores": len(os.sched_getaffinity(0)), "machine": platform.machine()}
+             "unit": unit, **more, **spread}
         )
     )  # fmt: skip
 
