@@ -1,4 +1,4 @@
-"""Embedding 20,000 sentences of Wikipedia with all-MiniLM-L6-v2: ours against sentence-transformers' encode, bf16."""
+"""Embedding 20,000 sentences with all-MiniLM-L6-v2: ours against sentence-transformers' encode, in one format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from finetuning import minilm
 from sentence_transformers import SentenceTransformer
-from side_by_side import DATA, arguments, in_turns, report
+from side_by_side import DATA, arguments, in_turns, number_format, report
 
 from headstart.stages.embedder import Embedder
 
@@ -32,8 +32,9 @@ def main() -> None:
     options = arguments(__doc__ or "", repetitions=3)
     texts = sentences(200 if options.quick else 20_000)
     folder = minilm()
-    ours = Embedder(folder, "bf16")
-    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": torch.bfloat16})
+    ours = Embedder(folder, number_format())
+    dtype = torch.bfloat16 if number_format() == "bf16" else torch.float32
+    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": dtype})
     vectors: dict[str, torch.Tensor] = {}
 
     def encoded() -> torch.Tensor:
@@ -52,8 +53,8 @@ def main() -> None:
         theirs=lambda: timed("theirs", encoded),
     )
     cosines = torch.nn.functional.cosine_similarity(vectors["ours"], vectors["theirs"])
-    report(f"embedding {len(texts):,} sentences, MiniLM, against sentence-transformers in bf16", found["ours"],
-           found["theirs"], 1.2, "sentences/s", least_cosine=round(float(cosines.min()), 5))  # fmt: skip
+    report(f"embedding {len(texts):,} sentences, MiniLM, against sentence-transformers in {number_format()}",
+           found["ours"], found["theirs"], 1.2, "sentences/s", least_cosine=round(float(cosines.min()), 5))  # fmt: skip
 
 
 if __name__ == "__main__":

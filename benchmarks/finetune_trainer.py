@@ -1,9 +1,9 @@
-"""Fine-tuning all-MiniLM-L6-v2 on SST-2: our loop against Trainer (with peft for LoRA), dynamic padding, bf16."""
+"""Fine-tuning all-MiniLM-L6-v2 on SST-2: our loop against Trainer (peft for LoRA), dynamic padding, in one format."""
 
 from __future__ import annotations
 
 from finetuning import Ours
-from side_by_side import arguments, in_turns, report
+from side_by_side import arguments, in_turns, number_format, report
 from trainers import choose_attention, samples_per_second
 from transformers import DataCollatorWithPadding
 
@@ -19,7 +19,7 @@ def main() -> None:
         ours = Ours(name, rows)
         model = ours.adaptation.adapt(ours.source)
         collator = DataCollatorWithPadding(ours.reading.tokenizer)
-        measured = (ours.features, collator, ours.batch_size, steps, True)
+        measured = (ours.features, collator, ours.batch_size, steps, number_format())
         attention = choose_attention(model, *measured)
         ours.examples_per_second(WINDOW)
         found = in_turns(
@@ -27,8 +27,8 @@ def main() -> None:
             ours=lambda: ours.examples_per_second(steps),  # noqa: B023
             theirs=lambda: samples_per_second(model, *measured),  # noqa: B023
         )
-        report(f"fine-tuning SST-2, {name}, against Trainer in bf16", found["ours"], found["theirs"], 1.5, "examples/s",
-               their_attention=attention)  # fmt: skip
+        report(f"fine-tuning SST-2, {name}, against Trainer in {number_format()}", found["ours"], found["theirs"], 1.5,
+               "examples/s", their_attention=attention)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The share of this machine's bf16 GEMM ceiling that a pre-training step reaches, by useful FLOPs."""
+"""The share of this machine's GEMM ceiling, in the format it is fast in, that a step reaches by useful FLOPs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import torch
 from pretraining import Ours
-from side_by_side import arguments, in_turns, report
+from side_by_side import arguments, in_turns, number_format, report
 
 from headstart.core.contracts import Sample
 from headstart.stages.forecast import flops_per_token
@@ -16,8 +16,9 @@ SIZES = (1024, 2048, 4096)
 
 
 def gemm(size: int, seconds: float = 0.5) -> float:
-    """Return the FLOPs a second of a large product of matrices in bf16, repeated for some time into one place."""
-    left, right, product = (torch.randn(size, size, dtype=torch.bfloat16) for _ in range(3))
+    """Return the FLOPs a second of a large product of matrices, repeated for some time into one place."""
+    dtype = torch.bfloat16 if number_format() == "bf16" else torch.float32
+    left, right, product = (torch.randn(size, size, dtype=dtype) for _ in range(3))
     torch.mm(left, right, out=product)
     times, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < seconds:
@@ -42,8 +43,8 @@ def main() -> None:
             ours=lambda: per_token * ours.tokens_per_second(steps),  # noqa: B023
             theirs=lambda: max(gemm(side) for side in SIZES),
         )
-        report(f"share of the bf16 GEMM ceiling, {size} encoder", found["ours"], found["theirs"], 0.4, "FLOP/s",
-               tokens_per_second=round(statistics.median(found["ours"]) / per_token))  # fmt: skip
+        report(f"share of the {number_format()} GEMM ceiling, {size} encoder", found["ours"], found["theirs"], 0.4,
+               "FLOP/s", tokens_per_second=round(statistics.median(found["ours"]) / per_token))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ import time
 
 import torch
 import torch.nn.functional as F
-from side_by_side import arguments, in_turns, report
+from side_by_side import arguments, in_turns, number_format, report
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from headstart.objectives.causal_lm import CausalLM
+from headstart.training import precision
 
 ROWS, LENGTH, VOCABULARY = 16, 256, 32_768
 
@@ -26,7 +27,7 @@ def once(kind: str) -> tuple[float, float]:
     batch = {"input_ids": ids, "labels": ids, "weights": torch.ones(ids.shape)}
 
     def step(rows: slice) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
+        with precision.autocast(number_format(), torch.device("cpu")):
             if kind == "chunked":
                 loss = objective.loss(model, {name: tensor[rows] for name, tensor in batch.items()})
             else:

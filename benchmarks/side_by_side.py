@@ -13,6 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from headstart.training import precision
+
 DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))
 
 
@@ -22,6 +26,11 @@ def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:
     parser.add_argument("--repetitions", type=int, default=repetitions, help="turns of each side; the median counts")
     parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
     return parser.parse_args()
+
+
+def number_format() -> str:
+    """Return bf16 where this machine computes it in hardware, else fp32: both sides get the format that suits it."""
+    return precision.resolve("auto", torch.device("cpu"))
 
 
 def in_turns(repetitions: int, **sides: Callable[[], float]) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""Causal LM and span corruption at small size: our loop against Trainer with a plain collator in bf16."""
+"""Causal LM and span corruption at small size: our loop against Trainer with a plain collator, in one format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 from pretraining import Ours
-from side_by_side import arguments, in_turns, report
+from side_by_side import arguments, in_turns, number_format, report
 from trainers import Rows, choose_attention, samples_per_second
 from transformers import DataCollatorForLanguageModeling
 
@@ -43,7 +43,7 @@ def main() -> None:
             if "Causal" in auto_class
             else ours.objective.collator(ours.tokenizer)
         )
-        measured = (rows, collator, ours.batch_size, steps, True)
+        measured = (rows, collator, ours.batch_size, steps, number_format())
         attention = choose_attention(model, *measured)
         per_row = ours.learner.tokens(ours.batches(1)[0]) / ours.batch_size
         ours.tokens_per_second(3)
@@ -52,7 +52,7 @@ def main() -> None:
             ours=lambda: ours.tokens_per_second(steps),  # noqa: B023
             theirs=lambda: per_row * samples_per_second(model, *measured),  # noqa: B023
         )
-        report(f"{name}, against Trainer in bf16", found["ours"], found["theirs"], 2.0, "tokens/s",
+        report(f"{name}, against Trainer in {number_format()}", found["ours"], found["theirs"], 2.0, "tokens/s",
                their_attention=attention)  # fmt: skip
 
 

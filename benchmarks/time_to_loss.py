@@ -1,10 +1,10 @@
 """How soon we reach the held-out masked-LM loss that Trainer, as run_mlm sets it up, reaches after so many minutes.
 
-Trainer gets a BERT of as many parameters, rows from all over the same corpus, batches of the same size, bf16, a warm-up
-and rates that suit the size (run_mlm's own 5e-5 would hardly leave the unigrams): a whole run for each, of which the
-best counts. Ours is `headstart pretrain` on the recipe as it stands, with a third of the time first, and more where
-that does not do; counting the warm start, compiling and looks at held-out rows are in its time, reading and tokenising
-the corpus in neither. Both are measured on the same held-out rows and masks.
+Trainer gets a BERT of as many parameters, rows from all over the same corpus, batches of the same size, the format that
+the machine is fast in, a warm-up and rates that suit the size (run_mlm's own 5e-5 would hardly leave the unigrams): a
+whole run for each, of which the best counts. Ours is `headstart pretrain` on the recipe as it stands, with a third of
+the time first, and more where that does not do; counting the warm start, compiling and looks at held-out rows are in
+its time, reading and tokenising the corpus in neither. Both are measured on the same held-out rows and masks.
 
 What is finished is kept in the folder `--work`, so that the whole can be stopped and started at any moment.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from pretraining import Ours
-from side_by_side import report
+from side_by_side import number_format, report
 from trainers import Rows, quiet
 from transformers import (
     AutoModelForMaskedLM,
@@ -39,6 +39,7 @@ from transformers import (
 from headstart.core.contracts import Sample
 from headstart.stages.learner import PretrainLearner
 from headstart.stages.warm_start import warm_start
+from headstart.training import precision
 from headstart.training.progress import read_curve
 
 RECIPE = "recipes/objectives/mini.yaml"
@@ -91,9 +92,10 @@ class Theirs:
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder:
             settings = TrainingArguments(
-                output_dir=folder, per_device_train_batch_size=self.ours.batch_size, max_steps=steps, bf16=True,
-                use_cpu=not torch.cuda.is_available(), report_to=[], save_strategy="no", logging_steps=50,
-                disable_tqdm=True, learning_rate=self.rate, warmup_steps=round(0.06 * steps), weight_decay=0.01,
+                output_dir=folder, per_device_train_batch_size=self.ours.batch_size, max_steps=steps,
+                bf16=number_format() == "bf16", use_cpu=not torch.cuda.is_available(), report_to=[],
+                save_strategy="no", logging_steps=50, disable_tqdm=True, learning_rate=self.rate,
+                warmup_steps=round(0.06 * steps), weight_decay=0.01,
             )  # fmt: skip
             collator = DataCollatorForLanguageModeling(self.ours.tokenizer, mlm_probability=0.15)
             trainer = Trainer(
@@ -108,7 +110,7 @@ class Theirs:
         ours = self.ours
         held_out = ours.held_out
         learner = PretrainLearner(model, ours.objective, held_out, held_out, ours.vocabulary, ours.recipe.seed)
-        with torch.autocast("cpu", torch.bfloat16):
+        with precision.autocast(number_format(), torch.device("cpu")):
             return learner.validate()["loss"]
 
 

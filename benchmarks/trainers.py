@@ -59,10 +59,10 @@ def choose_attention(model: PreTrainedModel, *measured: Any) -> str:
 
 
 def samples_per_second(
-    model: PreTrainedModel, data: Any, collator: Any, batch_size: int, steps: int, bf16: bool, **arguments: Any
+    model: PreTrainedModel, data: Any, collator: Any, batch_size: int, steps: int, number_format: str, **arguments: Any
 ) -> float:
     """Train some steps by Trainer and return the samples that a second took, the first steps left out."""
-    clock = _Clock()
+    clock, bf16 = _Clock(), number_format == "bf16"
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder, per_device_train_batch_size=batch_size, max_steps=steps + _WARM_UP, bf16=bf16,

@@ -113,7 +113,8 @@ def _page(lines: Any) -> str:
         "Written by `headstart bench`; `headstart bench NAME` repeats one script of `benchmarks/`, whose first lines "
         "say what is measured and how. What is compared took turns in one run, and medians stand here. "
         "A limit, a ceiling or what a model foresees stands under “theirs”. The goal is reached where the ratio is as "
-        "large. bf16 is fast where the machine has `amx_bf16` or `avx512_bf16`; elsewhere ours computes in fp32.\n\n"
+        "large. Both sides compute in bf16 where the machine has it in hardware (`amx_bf16`, `avx512_bf16`), else in "
+        "fp32; what a goal asks of bf16 is not to be had there.\n\n"
         f"{table}\n\nAll figures, as the scripts printed them:\n\n```json\n"
         + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
         + "\n```\n"
