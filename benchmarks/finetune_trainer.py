@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from finetuning import Ours
 from side_by_side import arguments, in_turns, number_format, report
 from trainers import choose_attention, samples_per_second
@@ -22,10 +24,11 @@ def main() -> None:
         measured = (ours.features, collator, ours.batch_size, steps, number_format())
         attention = choose_attention(model, *measured)
         ours.examples_per_second(WINDOW)
+        seeds = count()
         found = in_turns(
             options.repetitions,
             ours=lambda: ours.examples_per_second(steps),  # noqa: B023
-            theirs=lambda: samples_per_second(model, *measured),  # noqa: B023
+            theirs=lambda: samples_per_second(model, *measured, seed=next(seeds)),  # noqa: B023
         )
         report(f"fine-tuning SST-2, {name}, against Trainer in {number_format()}", found["ours"], found["theirs"], 1.5,
                "examples/s", their_attention=attention)  # fmt: skip

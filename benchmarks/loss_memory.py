@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from side_by_side import arguments, in_turns, number_format, report
 from transformers import AutoModelForCausalLM, GPT2Config
 
@@ -26,24 +25,32 @@ def once(kind: str) -> tuple[float, float]:
     objective = CausalLM(CausalLM.Config())
     batch = {"input_ids": ids, "labels": ids, "weights": torch.ones(ids.shape)}
 
-    def step(rows: slice) -> None:
+    def step(rows: slice, length: int = LENGTH) -> None:
         with precision.autocast(number_format(), torch.device("cpu")):
             if kind == "chunked":
-                loss = objective.loss(model, {name: tensor[rows] for name, tensor in batch.items()})
+                loss = objective.loss(model, {name: tensor[rows, :length] for name, tensor in batch.items()})
             else:
-                logits = model(input_ids=ids[rows], use_cache=False).logits[:, :-1].flatten(0, 1).float()
-                loss = F.cross_entropy(logits, ids[rows, 1:].flatten(), reduction="sum")
+                # As transformers finds it, from logits of every position.
+                loss = model(input_ids=ids[rows, :length], labels=ids[rows, :length], use_cache=False).loss
         loss.backward()
         model.zero_grad()
 
-    # One short row brings weights, gradients and code into memory; what comes on top is the loss's.
-    step(slice(0, 1))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # A few tokens bring weights, gradients and code into memory; what comes on top is the loss's.
+    step(slice(0, 1), length=8)
+    before = resident_megabytes(anew=True)
     step(slice(None))
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    peak = resident_megabytes() - before
     start = time.perf_counter()
     step(slice(None))
     return time.perf_counter() - start, peak
+
+
+def resident_megabytes(anew: bool = False) -> float:
+    """Return the most that this process has held in memory, as Linux records it; the record can begin anew."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def in_a_process(kind: str) -> tuple[float, float]:

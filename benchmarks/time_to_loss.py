@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from pretraining import Ours
 from side_by_side import number_format, report
-from trainers import Rows, quiet
+from trainers import Rows, choose_attention, quiet
 from transformers import (
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
@@ -43,7 +44,7 @@ from headstart.training import precision
 from headstart.training.progress import read_curve
 
 RECIPE = "recipes/objectives/mini.yaml"
-SHARES = (1 / 3, 2 / 3, 1.0)
+SHARES = (1 / 3, 0.4, 0.5, 2 / 3, 1.0)
 """Parts of Trainer's time that ours is given, one run each, until its loss is reached."""
 
 
@@ -84,11 +85,14 @@ class Theirs:
         # All over the corpus: its first rows are novels, and ours is trained on rows in an order drawn from all.
         spread = np.linspace(0, len(self.ours.rows) - 1, count).astype(int).tolist()
         self.rows = Rows(self.ours.rows.rows([Sample(0, index) for index in spread]).ids, self.ours.tokenizer)
+        self.collator = DataCollatorForLanguageModeling(self.ours.tokenizer, mlm_probability=0.15)
+        tried, steps = AutoModelForMaskedLM.from_config(self.ours.model.config), 2 if quick else 8
+        self.attention = choose_attention(tried, self.rows, self.collator, self.ours.batch_size, steps, number_format())
 
     def train(self, steps: int) -> tuple[torch.nn.Module, Clock]:
         """Train a new network for so many steps, a whole schedule; returns it and the times."""
         torch.manual_seed(0)
-        model = AutoModelForMaskedLM.from_config(self.ours.model.config)
+        model = AutoModelForMaskedLM.from_config(self.ours.model.config, attn_implementation=self.attention)
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder:
             settings = TrainingArguments(
@@ -97,9 +101,8 @@ class Theirs:
                 save_strategy="no", logging_steps=50, disable_tqdm=True, learning_rate=self.rate,
                 warmup_steps=round(0.06 * steps), weight_decay=0.01,
             )  # fmt: skip
-            collator = DataCollatorForLanguageModeling(self.ours.tokenizer, mlm_probability=0.15)
             trainer = Trainer(
-                model=model, args=settings, train_dataset=self.rows, data_collator=collator, callbacks=[clock]
+                model=model, args=settings, train_dataset=self.rows, data_collator=self.collator, callbacks=[clock]
             )
             trainer.model_accepts_loss_kwargs = False
             quiet(trainer).train()
@@ -122,7 +125,10 @@ def their_loss(minutes: float, rate: float, quick: bool) -> dict[str, Any]:
     steps = max(some, round(60 * minutes / clock.usual_step))
     model, clock = theirs.train(steps)
     parameters = sum(p.numel() for p in model.parameters())
-    return {"loss": theirs.loss(model), "seconds": clock.seconds, "steps": steps, "parameters": parameters}
+    return {
+        "loss": theirs.loss(model), "seconds": clock.seconds, "steps": steps, "parameters": parameters,
+        "attention": theirs.attention,
+    }  # fmt: skip
 
 
 def counting() -> float:
@@ -141,9 +147,11 @@ def our_seconds(target: float, budget: float, share: float, work: Path) -> tuple
 
     Losses are logged between lines that say how much of the budget is spent: the line after counts.
     """
-    output = work / f"ours-{share:.2f}"
+    output = work / f"ours-{share:.2f}-{budget:.0f}s"
     command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.evaluations=10"]
-    subprocess.run([sys.executable, "-m", "headstart", *command], check=True)
+    # Compiled code of earlier runs would hide what compiling takes.
+    cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(output.with_suffix(".compiled"))}
+    subprocess.run([sys.executable, "-m", "headstart", *command], check=True, env=cold)
     last, reached = float("inf"), None
     for line in read_curve(output / "logs" / "metrics.jsonl"):
         if reached is None and last <= target and "share" in line:
@@ -169,7 +177,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.minutes, options.work = 0.3, Path(tempfile.mkdtemp())
-    work = options.work / f"{options.minutes:g}-min"
+    work = options.work / f"{options.minutes:g}-min-{number_format()}"
     work.mkdir(parents=True, exist_ok=True)
     kept = work / "state.json"
     state: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
@@ -193,7 +201,8 @@ def main() -> None:
         f"time to the loss of Trainer after {options.minutes:g} min, mini encoder", [ours], [theirs], 3.0, "s",
         less_is_better=True, loss=round(target, 4), reached=reached is not None, our_losses=tried,
         counting=state["counting"], their_losses={f"{rate:g}": run["loss"] for rate, run in runs.items()},
-        their_steps=best["steps"], their_parameters=best["parameters"], our_parameters=_parameters(work),
+        their_steps=best["steps"], their_attention=best["attention"],
+        their_parameters=best["parameters"], our_parameters=_parameters(work),
     )  # fmt: skip
 
 

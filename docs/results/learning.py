@@ -1,11 +1,12 @@
-"""Write docs/results/learning.md: what learns more in the same time? Mask rate, optimiser, growing batches and rows.
+"""Write docs/results/learning.md: what learns more in the same time? Mask rate, optimiser, schedule, growing batches.
 
 python docs/results/learning.py [--minutes 15] [--seeds 3] [--jobs 2] [--only-table]
 
 Every run is `headstart pretrain recipes/objectives/mini.yaml` with one change and a whole schedule of its own; all are
 judged by the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A seed draws weights,
-order, masks and the held-out documents, so that variants are compared seed by seed. Finished runs are not run again, so
-the whole can be stopped and started at any moment. Run it on a machine that does nothing else: time is the measure.
+order, masks and the held-out documents, so that variants are compared seed by seed. The first one runs twice as long
+too: what a doubling of its time buys tells what a difference in loss is worth in time. Finished runs are not run again,
+so the whole can be stopped and started at any moment. Run it on a machine that does nothing else: time is the measure.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from random import Random
 
 from pages import is_finished, read, run_all
 
@@ -25,6 +27,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "40 % masked": ("objective.rate=0.4",),
     "AdamW at 1e-3": ("training.optim=adamw",),
     "AdamW at 2e-3": ("training.optim=adamw", "training.learning_rate=2e-3"),
+    "cosine schedule": ("training.lr_scheduler_type=cosine",),
+    "trapezoid schedule": ("training.lr_scheduler_type=trapezoid",),
     "batches from a quarter, over 0.3": ("training.batch_warmup_ratio=0.3", "training.batch_warmup_start=0.25"),
     "rows of 64 first, for 0.3": ("training.row_length=[{length: 64, share: 0.3}, {length: 128, share: 0.7}]",),
 }
@@ -82,16 +86,32 @@ def table(seeds: int, minutes: float) -> str:
         }
         for variant in VARIANTS
     }  # fmt: skip
-    lines = ["| variant | seeds | held-out loss | against the first | tokens |", "|---|---:|---:|---:|---:|"]
+    twice = {
+        seed: loss(run) for seed in found[first] if is_finished(run := folder(first, seed, 2 * minutes))
+    }  # fmt: skip
+    doubling = [value - found[first][seed] for seed, value in twice.items()]
+    lines = [
+        "| variant | seeds | held-out loss | against the first | its time | tokens |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for variant, losses in found.items():
         if not losses:
-            lines.append(f"| {variant} | 0 | not run | | |")
+            lines.append(f"| {variant} | 0 | not run | | | |")
             continue
         read_tokens = [read(folder(variant, seed, minutes))["progress"]["tokens"] for seed in losses]
         paired = [value - found[first][seed] for seed, value in losses.items() if seed in found[first]]
         against = "–" if variant == first else _spread(paired, sign=True)
         tokens = sum(read_tokens) / len(read_tokens) / 1e6
-        lines.append(f"| {variant} | {len(losses)} | {_spread(list(losses.values()))} | {against} | {tokens:.1f} M |")
+        told = [variant, str(len(losses)), _spread(list(losses.values())), against, _worth(paired, doubling)]
+        lines.append(f"| {' | '.join(told)} | {tokens:.1f} M |")
+    if twice:
+        told = [
+            f"{first}, twice the time",
+            str(len(twice)),
+            _spread(list(twice.values())),
+            _spread(doubling, sign=True),
+        ]
+        lines.append(f"| {' | '.join(told)} | 2 | |")
     return "\n".join(lines)
 
 
@@ -106,6 +126,13 @@ def _spread(values: list[float], sign: bool = False) -> str:
     return mean if summary.high is None else f"{mean} ± {summary.high - summary.mean:.3f}"
 
 
+def _worth(paired: list[float], doubling: list[float]) -> str:
+    """Return what part of the first variant's time buys the same loss, from what a doubling of it buys."""
+    if not paired or not doubling:
+        return "–"
+    return f"{2 ** (sum(paired) / len(paired) / (sum(doubling) / len(doubling))):.2f}"
+
+
 def main() -> None:
     """Run what is missing and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,21 +144,21 @@ def main() -> None:
     if not options.only_table:
         names = list(VARIANTS)
         # Other neighbours for each variant with each seed: two that run side by side share a machine.
-        cells = [
-            (names[(place + seed) % len(names)], seed) for seed in range(options.seeds) for place in range(len(names))
-        ]
+        cells = [(name, seed) for seed in range(options.seeds) for name in Random(seed).sample(names, len(names))]
         for seed in range(options.seeds):
             # Some steps first, whose corpus is encoded and whose shapes are compiled outside of anybody's time.
             for variant in VARIANTS if seed == 0 else [names[0]]:
                 first = folder(variant, seed, 0)
                 run_all([["pretrain", RECIPE, f"output={first}", f"seed={seed}", _SOME_STEPS, *VARIANTS[variant]]], 1)
         run_all([command(variant, seed, options.minutes) for variant, seed in cells], options.jobs)
+        run_all([command(names[0], seed, 2 * options.minutes) for seed in range(options.seeds)], options.jobs)
     PAGE.write_text(
         f"# What learns more in {options.minutes:g} minutes\n\n"
         f"Written by `python docs/results/learning.py --minutes {options.minutes:g} --seeds {options.seeds} "
         f"--jobs {options.jobs}`. A mini encoder ({RECIPE}) with one change at a time; held-out loss in nats at 15 % "
         f"masked tokens, {ROWS:,} rows; mean ± 95 % interval over seeds; differences seed by seed, below 0 being "
-        "better.\n\n"
+        "better; its time: the part of the first variant's that would bring the first as far, by what twice the time "
+        "brought it.\n\n"
         f"{table(options.seeds, options.minutes)}\n",
         encoding="utf-8",
     )

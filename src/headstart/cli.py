@@ -14,7 +14,7 @@ import typer
 
 from headstart.core import artifact
 from headstart.core.errors import HeadstartError, RecipeError
-from headstart.stages import launch
+from headstart.stages import environment, launch
 
 _STOPPED = 130
 _RANK, _WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -334,11 +334,9 @@ def doctor(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors meant for a person are printed without a traceback unless --debug is given."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    if _WORLD_SIZE > 1:
-        # Every process would say that it looks for parameters that a batch leaves out, which is what is meant.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if arguments is None:
+        environment.keep_memory(sys.argv[1:])
+    environment.silence(_WORLD_SIZE)
     if threading.current_thread() is threading.main_thread():
         # What the system asks for is answered like Ctrl-C; a run under way saves itself first.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -14,7 +14,7 @@ from headstart.core.errors import DataError
 from headstart.stages import bench
 
 ROOT = Path(__file__).parents[2]
-FAST = ("startup",)
+FAST = ("startup", "loss_memory")
 """The others read the corpora and train: `headstart bench --quick` runs them all."""
 
 
@@ -41,9 +41,12 @@ def test_the_page_keeps_what_was_not_run_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     bench.run(page=page)
+    said = page.read_text(encoding="utf-8").replace("<!-- /limits -->", "b lacks bf16<!-- /limits -->")
+    page.write_text(said, encoding="utf-8")
     (tmp_path / "benchmarks" / "one.py").write_text(text.replace("0.5", "0.7").replace("'b'", "'a'"), encoding="utf-8")
     assert {found["name"]: found["ratio"] for found in bench.run(["one"], page=page)} == {"a": 0.7, "b": 0.5}
     written = page.read_text(encoding="utf-8")
+    assert "<!-- limits -->b lacks bf16<!-- /limits -->" in written, "what a person wrote stays"
     assert "| a | 3 | 2 | x | 0.700 | 1 | no | `one` | 20" in written
     assert f"| {len(os.sched_getaffinity(0))} cores, " in written, "a line is worth what its machine was"
 

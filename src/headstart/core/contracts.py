@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -75,6 +76,11 @@ class Vocabulary:
     """Ids by which a ready tokenizer was extended, each with the older ids that wrote the same text before."""
     tokens: Sequence[str] = field(default=(), repr=False)
     """The tokens as the tokenizer writes them, by id; for a network that reads their spelling."""
+
+    @cached_property
+    def ordinary(self) -> Ints:
+        """The ids that are not special, in order: what another token may be drawn from."""
+        return np.flatnonzero(~self.special)
 
     def word_starts(self, ids: Ints) -> Bools:
         """Say of each token of a row, or of rows, whether it opens a word there, by itself or by what precedes it."""

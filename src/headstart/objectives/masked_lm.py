@@ -123,7 +123,7 @@ class MaskedLM(BaseObjective):
 
     def _hide(self, tokens: Ints, vocabulary: Vocabulary, chance: np.random.Generator) -> Ints:
         draw = chance.random(len(tokens))
-        ordinary = np.flatnonzero(~vocabulary.special)
+        ordinary = vocabulary.ordinary
         strangers = ordinary[chance.integers(0, len(ordinary), size=len(tokens))]
         shown = np.where(draw < self.config.mask, vocabulary.mask, tokens)
         return np.where((draw >= self.config.mask) & (draw < self.config.mask + self.config.random), strangers, shown)

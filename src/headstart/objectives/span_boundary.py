@@ -138,7 +138,7 @@ class SpanBoundary(BaseObjective):
         names = ("positions", "labels", "before", "after")
         arrays = {name: np.zeros((len(ids), budget), dtype=np.int64) for name in names}
         weights = np.zeros((len(ids), budget), dtype=np.float32)
-        ordinary = np.flatnonzero(~vocabulary.special)
+        ordinary = vocabulary.ordinary
         for row, sample in enumerate(rows.samples):
             chance = generator(seed, sample.epoch, sample.index, "span_boundary")
             filled = 0

@@ -13,12 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headstart.core import artifact
 from headstart.core.errors import DataError
 from headstart.stages import card
 from headstart.training import precision
 
 PAGE = Path("docs/results/performance.md")
+_LIMITS = ("<!-- limits -->", "<!-- /limits -->")
+"""What a person writes between these of lines that miss their goal stays when the page is written again."""
 
 
 def scripts(folder: Path = Path("benchmarks")) -> list[Path]:
@@ -50,14 +54,16 @@ def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> li
             print(f"{line['name']}: {line['ratio']} (goal {line['goal']:g})", flush=True)
             minutes = round((time.monotonic() - start) / 60, 1)
             found[line["name"]] = line | {
-                "script": name, "minutes": minutes, "date": _today(), "machine": _machine()
+                "script": name, "minutes": minutes, "date": _today(), "machine": _machine(),
+                "format": precision.resolve("auto", torch.device("cpu")), "threads": torch.get_num_threads(),
+                "torch": torch.__version__,
             }  # fmt: skip
         if code != 0:
             failed.append(str(known[name]))
         elif not lines:
             print(f"{name}: left out", flush=True)
         if lines and not quick:
-            artifact.write_whole(page, _page(found.values()))
+            artifact.write_whole(page, _page(found.values(), _between(page, *_LIMITS)))
     if failed:
         raise DataError(
             f"{', '.join(failed)} failed; the others are measured", do=f"Run `python {failed[0]}` to see why"
@@ -93,13 +99,19 @@ def _machine() -> str:
 
 def _lines(page: Path) -> dict[str, dict[str, Any]]:
     """Return what the page holds already, by name, so that one script can be run anew."""
+    lines = _between(page, "```json\n", "```").splitlines()
+    return {line["name"]: line for line in map(json.loads, lines)}
+
+
+def _between(page: Path, start: str, stop: str) -> str:
+    """Return what stands between two marks of a page, nothing where there is no page yet."""
     if not page.is_file():
-        return {}
-    _, _, rest = page.read_text(encoding="utf-8").partition("```json\n")
-    return {line["name"]: line for line in map(json.loads, rest.partition("```")[0].splitlines())}
+        return ""
+    _, _, rest = page.read_text(encoding="utf-8").partition(start)
+    return rest.partition(stop)[0]
 
 
-def _page(lines: Any) -> str:
+def _page(lines: Any, limits: str) -> str:
     rows = [
         [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], f"{line['ratio']:.3f}",
          f"{line['goal']:.3g}", "yes" if line["ratio"] >= line["goal"] else "no", f"`{line['script']}`", line["date"],
@@ -115,7 +127,7 @@ def _page(lines: Any) -> str:
         "A limit, a ceiling or what a model foresees stands under “theirs”. The goal is reached where the ratio is as "
         "large. Both sides compute in bf16 where the machine has it in hardware (`amx_bf16`, `avx512_bf16`), else in "
         "fp32; what a goal asks of bf16 is not to be had there.\n\n"
-        f"{table}\n\nAll figures, as the scripts printed them:\n\n```json\n"
+        f"{table}\n\n{_LIMITS[0]}{limits}{_LIMITS[1]}\n\nAll figures, as the scripts printed them:\n\n```json\n"
         + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
         + "\n```\n"
     )

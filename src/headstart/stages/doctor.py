@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from headstart.core import artifact
+from headstart.stages import environment
 from headstart.training import precision
 
 _EXTRAS = {
@@ -30,6 +31,7 @@ def run() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
+        "allocator": environment.allocator(),
         "disk_gb": round(shutil.disk_usage(".").free / 1e9, 1),
         "instructions": sorted(precision.cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
         "precision": precision.resolve("auto", device),
@@ -45,6 +47,7 @@ def render(found: dict[str, Any]) -> str:
         "versions    " + ", ".join(f"{name} {number}" for name, number in found["versions"].items()),
         f"device      {found['device']}, {found['cores']} cores, {found['threads']} threads",
         f"memory      {found['memory_gb']} GB free; disk {found['disk_gb']} GB free here",
+        f"allocator   {found['allocator']}",
         f"precision   {found['precision']} by `training.precision: auto` ({', '.join(found['instructions'])})",
         f"compiler    {found['compiler'] or 'none: `training.compile` cannot be used'}",
     ]

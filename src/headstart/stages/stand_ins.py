@@ -36,7 +36,6 @@ class NoiseRows:
     def __init__(self, vocabulary: Vocabulary, shape: RowShape) -> None:
         """Remember what may be drawn, and into what shape."""
         self.vocabulary, self.shape = vocabulary, shape
-        self.ordinary = np.flatnonzero(~vocabulary.special)
 
     def __len__(self) -> int:
         return _ROWS
@@ -62,8 +61,8 @@ class NoiseRows:
 
     def _draw(self, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         draw = np.random.Generator(np.random.Philox(index))
-        drawn: np.ndarray[tuple[int], np.dtype[np.int64]] = self.ordinary[
-            draw.integers(0, len(self.ordinary), size=self.shape.length)
+        drawn: np.ndarray[tuple[int], np.dtype[np.int64]] = self.vocabulary.ordinary[
+            draw.integers(0, len(self.vocabulary.ordinary), size=self.shape.length)
         ]
         return drawn
 

@@ -27,6 +27,15 @@ def compile_layers(module: torch.nn.Module) -> int:
     return len(layers)
 
 
+def forget_shapes() -> None:
+    """Compile anew for the shapes that come next.
+
+    A layer that meets a second shape is compiled once more for any shape, and stays so: modernbert mini in fp32 trained
+    0.88 × as fast by such code. A phase of a run has one shape, so each phase begins afresh.
+    """
+    torch.compiler.reset()
+
+
 def choose_attention(model: PreTrainedModel) -> None:
     """Use plain matrix products for attention on a processor, and the fused kernel elsewhere.
 

@@ -115,6 +115,8 @@ class Loop:
                     self.stepper.spread.wrap()
                 if self.phases.enter(self.progress, self.share()) or steps is None:
                     # A new reader: what the old one has read ahead is of the phase before.
+                    if steps is not None and self.settings.compile:
+                        compilation.forget_shapes()
                     steps = self._batches()
                 loss, norm, rate, stop = self._step(next(steps))
                 recent = self.progress.recent

@@ -1,0 +1,55 @@
+"""Pre-training steps with the allocator's settings that `headstart` starts itself with, against glibc's own.
+
+Each turn is a process of its own, since glibc reads its settings when a process starts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from pretraining import Ours
+from side_by_side import arguments, in_turns, report
+
+from headstart.stages.environment import KEEP, TUNABLES
+
+CASES = {
+    "masked LM, mini encoder": (),
+    "masked LM, mini encoder, not compiled": ("training.compile=false",),
+    "causal LM, mini decoder": (
+        "objective={name: causal_lm}", "backbone={family: decoder, kind: modernbert-decoder, size: mini, dropout: 0.0}"
+    ),
+}  # fmt: skip
+
+
+def tokens_per_second(case: str, steps: int, tunables: str) -> float:
+    """Train so many steps in a new process with some settings, and return the tokens that a second took."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--side", case, str(steps)], check=True, capture_output=True, text=True,
+        env={**os.environ, TUNABLES: tunables},
+    )  # fmt: skip
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    """Measure each case, one line of JSON each."""
+    if "--side" in sys.argv:
+        case, steps = sys.argv[-2:]
+        ours = Ours(*CASES[case])
+        ours.tokens_per_second(3)
+        print(ours.tokens_per_second(int(steps)))
+        return
+    options = arguments(__doc__ or "", repetitions=3)
+    steps = 2 if options.quick else 12
+    for case in CASES:
+        found = in_turns(
+            options.repetitions,
+            kept=lambda: tokens_per_second(case, steps, KEEP),  # noqa: B023
+            plain=lambda: tokens_per_second(case, steps, ""),  # noqa: B023
+        )
+        report(f"allocator, {case}, against glibc's own settings", found["kept"], found["plain"], 1.0, "tokens/s")
+
+
+if __name__ == "__main__":
+    main()
