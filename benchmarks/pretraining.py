@@ -14,12 +14,18 @@ from headstart.core import config
 from headstart.core.contracts import Sample
 from headstart.stages.learner import CorpusRows, PretrainLearner
 from headstart.stages.networks import build_model, objective_of, tokenizer_of
-from headstart.stages.prepare import prepare
+from headstart.stages.prepare import Prepared, prepare
 from headstart.stages.pretrain import PretrainRecipe
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training.budget import Budget
 from headstart.training.loop import Loop
+
+
+def prepared_of(recipe: str) -> Prepared:
+    """Return the tokenizer and the tokens of a recipe, made if they do not lie there."""
+    filled: Any = config.load(recipe, PretrainRecipe)
+    return prepare(filled.corpus, tokenizer_of(filled), filled.seed, Path(tempfile.mkdtemp()), quiet=True)
 
 
 class Unmeasured(PretrainLearner):

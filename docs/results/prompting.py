@@ -126,7 +126,9 @@ class Grid:
 
     def path(self, model: str, task: str, method: str, shots: int, seed: int) -> Path:
         """Return where a cell's result lies."""
-        name = config.fingerprint([str(self.models[model]), self.rows])
+        trained = self.models[model] / "headstart.json"
+        facts = trained.read_text(encoding="utf-8") if trained.is_file() else str(self.models[model])
+        name = config.fingerprint([facts, self.rows])
         return self.home / name / f"{task}-{method}-{shots}-{seed}.json"
 
     def splits(self, task: Any, name: str, shots: int, seed: int) -> Splits:

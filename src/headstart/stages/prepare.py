@@ -24,7 +24,6 @@ from headstart.tokens import extension, sampling, shards, tokenizer
 from headstart.tokens.tokenizer import TokenizerConfig
 
 _SPLITS = ("train", "validation")
-_ADDED_UP = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,9 @@ def _facts(parts: dict[str, CorpusConfig], corpora: list[PreparedCorpus]) -> dic
     }
     if "" in each:
         return {key: value for key, value in each[""].items() if key != "share"}
-    together = {split: {key: sum(one[split][key] for one in each.values()) for key in _ADDED_UP} for split in _SPLITS}
+    together = {
+        split: {key: sum(one[split][key] for one in each.values()) for key in shards.COUNTED} for split in _SPLITS
+    }
     return {"sources": [source for one in each.values() for source in one["sources"]], **together, "corpora": each}
 
 

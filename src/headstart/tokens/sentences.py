@@ -13,13 +13,17 @@ import re
 
 _NEWLINE = "\n\r\u2028\u2029\x85"
 # Unicode's White_Space as the tokenizers' regular expressions see it; Python's \s adds four control characters.
-_BLANK = " \t\x0b\x0c\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
-_SPACE = _BLANK + _NEWLINE
+_BLANKS = " \t\x0b\x0c\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_SPACE = _BLANKS + _NEWLINE
 _CLOSING = "\"'”’»›)\\]}」』）】》〉"
+_STOP, _WIDE_STOP = ".!?…", "。！？｡"
+# One class of characters first, which `re` looks for without trying the rest; only then, which of them it was.
 _BOUNDARY = re.compile(
-    rf"(?<![{_SPACE}])(?P<line>[{_BLANK}]*+[{_NEWLINE}][{_SPACE}]*+)"
-    rf"|(?<![.!?…])(?P<stop>[.!?…]++)[{_CLOSING}]*+(?P<gap>[{_SPACE}]++)"
-    rf"|(?<![。！？｡])[。！？｡]++[{_CLOSING}]*+(?P<none>(?:[{_SPACE}]++|(?=[^\W_])))"
+    rf"[{_NEWLINE}{_STOP}{_WIDE_STOP}](?:"
+    rf"(?<=[{_NEWLINE}])(?P<line>[{_SPACE}]*+)"
+    rf"|(?<=[{_STOP}])(?<![{_STOP}][{_STOP}])[{_STOP}]*+[{_CLOSING}]*+(?P<gap>[{_SPACE}]++)"
+    rf"|(?<=[{_WIDE_STOP}])(?<![{_WIDE_STOP}][{_WIDE_STOP}])[{_WIDE_STOP}]*+[{_CLOSING}]*+"
+    rf"(?P<none>(?:[{_SPACE}]++|(?=[^\W_]))))"
 )
 _LAST_WORD = re.compile(rf"[^{_SPACE}{_CLOSING}(\[{{“‘«-]*\Z")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]\Z")
@@ -46,9 +50,14 @@ def sentence_starts(text: str) -> list[int]:
         end = match.end()
         if end == len(text):
             break
-        start = match.start(match.lastgroup or 0)
         if match.lastgroup == "gap" and not _ends_sentence(text, match):
             continue
+        start = match.start(match.lastgroup or 0)
+        if match.lastgroup == "line":
+            # The blanks before a line's end belong to what follows, like those after it.
+            start = match.start()
+            while start and text[start - 1] in _BLANKS:
+                start -= 1
         if start:
             starts.append(start)
     return starts
@@ -60,9 +69,9 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     following = text[match.end()]
     if following.islower():
         return False
-    if match["stop"] != "." or match.end("stop") != match.start("gap"):
+    stop = match.start()
+    if text[stop : match.start("gap")] != ".":
         return True
-    stop = match.start("stop")
     tail = _LAST_WORD.search(text[max(0, stop - _LONGEST_WORD) : stop])
     word = tail.group() if tail else ""
     if (_INITIALS.match(word) and word[:1].isupper()) or word.lower() in _NO_STOP:

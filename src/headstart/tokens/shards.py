@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -71,8 +72,7 @@ def write(
         sentence_file = stack.enter_context((folder / "sentences.bin").open("wb"))
         stack.enter_context(_all_cores())
         last_document, sentence_open, sentences, kept = -1, False, 0, 0
-        for batch in _batches(_pieces(documents, books), batch_characters):
-            encoded = backend.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
+        for batch, encoded in _encoded(_batches(_pieces(documents, books), batch_characters), backend):
             document_starts: list[int] = []
             sentence_positions: list[int] = []
             flat: list[int] = []
@@ -231,6 +231,20 @@ def _batches(pieces: Iterable[_Piece], characters: int) -> Iterator[list[_Piece]
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _encoded(batches: Iterable[list[_Piece]], backend: Any) -> Iterator[tuple[list[_Piece], list[Any]]]:
+    """Yield batches with their encodings; while one is encoded, the one before is used and the next one read."""
+    with ThreadPoolExecutor(1) as ahead:
+        before: tuple[list[_Piece], Future[list[Any]]] | None = None
+        for batch in batches:
+            texts = [piece.text for piece in batch]
+            coming = ahead.submit(backend.encode_batch_fast, texts, add_special_tokens=False)
+            if before is not None:
+                yield before[0], before[1].result()
+            before = batch, coming
+        if before is not None:
+            yield before[0], before[1].result()
 
 
 def _text_only(tokenizer: PreTrainedTokenizerBase) -> Any:
