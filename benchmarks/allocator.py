@@ -23,30 +23,27 @@ CASES = {
 }  # fmt: skip
 
 
-def tokens_per_second(case: str, steps: int, tunables: str) -> float:
-    """Train so many steps in a new process with some settings, and return the tokens that a second took."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--side", case, str(steps)], check=True, capture_output=True, text=True,
-        env={**os.environ, TUNABLES: tunables},
-    )  # fmt: skip
+def tokens_per_second(case: str, quick: bool, tunables: str) -> float:
+    """Train some steps in a new process with some settings, and return the tokens that a second took."""
+    command = [sys.executable, __file__, "--side", case, "quick" if quick else "whole"]
+    environment = {**os.environ, TUNABLES: tunables}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return float(done.stdout.split()[-1])
 
 
 def main() -> None:
     """Measure each case, one line of JSON each."""
     if "--side" in sys.argv:
-        case, steps = sys.argv[-2:]
+        case, quick = sys.argv[-2:]
         ours = Ours(*CASES[case])
-        ours.tokens_per_second(3)
-        print(ours.tokens_per_second(int(steps)))
+        print(ours.tokens_per_second(ours.warm_up(quick == "quick")))
         return
     options = arguments(__doc__ or "", repetitions=3)
-    steps = 2 if options.quick else 12
     for case in CASES:
         found = in_turns(
             options.repetitions,
-            kept=lambda: tokens_per_second(case, steps, KEEP),  # noqa: B023
-            plain=lambda: tokens_per_second(case, steps, ""),  # noqa: B023
+            kept=lambda: tokens_per_second(case, options.quick, KEEP),  # noqa: B023
+            plain=lambda: tokens_per_second(case, options.quick, ""),  # noqa: B023
         )
         report(f"allocator, {case}, against glibc's own settings", found["kept"], found["plain"], 1.0, "tokens/s")
 

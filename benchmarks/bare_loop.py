@@ -47,8 +47,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     for size in ("mini", "small"):
         ours, other = Ours(f"backbone.size={size}"), Ours(f"backbone.size={size}")
-        bare, steps = Bare(other), 2 if options.quick else 12
-        ours.tokens_per_second(3)
+        bare, steps = Bare(other), ours.warm_up(options.quick)
         bare.tokens_per_second(3)
         found = in_turns(
             options.repetitions,

@@ -36,8 +36,7 @@ def main() -> None:
         with ours.loop.stepper.eager():
             # Counted under a dispatch mode, where compiled layers would be given up for good.
             per_token = flops_per_token(ours.learner.module, batch, ours.learner.tokens(batch))
-        steps = 2 if options.quick else 12
-        ours.tokens_per_second(3)
+        steps = ours.warm_up(options.quick)
         found = in_turns(
             options.repetitions,
             ours=lambda: per_token * ours.tokens_per_second(steps),  # noqa: B023

@@ -24,7 +24,7 @@ def main() -> None:
     formats = ("fp32", "bf16")[: 1 + (number_format() == "bf16")]
     for size in ("mini", "small"):
         ours = Ours(f"backbone.size={size}")
-        steps = 2 if options.quick else 8
+        steps = ours.warm_up(options.quick)
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids, ours.tokenizer)
         collator = DataCollatorForLanguageModeling(ours.tokenizer, mlm_probability=0.15)
         torch.manual_seed(0)
@@ -33,7 +33,6 @@ def main() -> None:
             kind: choose_attention(model, rows, collator, ours.batch_size, steps, kind)
             for kind, model in models.items()
         }
-        ours.tokens_per_second(3)
 
         def theirs(kind: str) -> float:
             return ours.length * samples_per_second(models[kind], rows, collator, ours.batch_size, steps, kind)  # noqa: B023

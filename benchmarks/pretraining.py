@@ -28,6 +28,10 @@ def prepared_of(recipe: str) -> Prepared:
     return prepare(filled.corpus, tokenizer_of(filled), filled.seed, Path(tempfile.mkdtemp()), quiet=True)
 
 
+TURN_SECONDS, MOST_STEPS = 15.0, 12
+"""A turn is as many steps as fit: a slow machine, or a larger network, takes fewer."""
+
+
 class Unmeasured(PretrainLearner):
     """Rows under an objective without held-out measurements, which are no part of a step."""
 
@@ -70,6 +74,15 @@ class Ours:
         before, start = self.loop.progress.tokens, time.perf_counter()
         self.loop.run()
         return (self.loop.progress.tokens - before) / (time.perf_counter() - start)
+
+    def warm_up(self, quick: bool = False) -> int:
+        """Compile and find caches warm; returns the steps of a turn."""
+        self.tokens_per_second(3)
+        if quick:
+            return 2
+        before = self.loop.progress.tokens
+        rate = self.tokens_per_second(2)
+        return max(2, min(MOST_STEPS, round(TURN_SECONDS * rate / ((self.loop.progress.tokens - before) / 2))))
 
     def batches(self, count: int) -> list[dict[str, torch.Tensor]]:
         """Return some batches, made beforehand."""

@@ -33,7 +33,7 @@ def main() -> None:
     options = arguments(__doc__ or "", repetitions=3)
     for name, (overrides, auto_class) in CASES.items():
         ours = Ours(*overrides)
-        steps = 2 if options.quick else 6
+        steps = ours.warm_up(options.quick)
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids)
         torch.manual_seed(0)
         model = getattr(transformers, auto_class).from_config(ours.model.config)
@@ -46,7 +46,6 @@ def main() -> None:
         measured = (rows, collator, ours.batch_size, steps, number_format())
         attention = choose_attention(model, *measured)
         per_row = ours.learner.tokens(ours.batches(1)[0]) / ours.batch_size
-        ours.tokens_per_second(3)
         found = in_turns(
             options.repetitions,
             ours=lambda: ours.tokens_per_second(steps),  # noqa: B023

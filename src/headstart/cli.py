@@ -145,11 +145,12 @@ def generate(
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Scripts of `benchmarks/`; all of them by default.")] = None,
     quick: Annotated[bool, typer.Option(help="As little work as possible, and no page written.")] = False,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each side; the median counts.")] = None,
 ) -> None:
     """Speed, measured side by side: runs the benchmarks of a checkout and writes docs/results/performance.md."""
     from headstart.stages import bench as stage
 
-    stage.run(names or [], quick)
+    stage.run(names or [], quick, repetitions)
 
 
 @app.command()

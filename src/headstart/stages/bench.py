@@ -37,10 +37,13 @@ def scripts(folder: Path = Path("benchmarks")) -> list[Path]:
     return found
 
 
-def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> list[dict[str, Any]]:
+def run(
+    names: Sequence[str] = (), quick: bool = False, repetitions: int | None = None, page: Path = PAGE
+) -> list[dict[str, Any]]:
     """Run all scripts, or those named, print each line as it comes, and keep the page; returns what was measured.
 
-    The page is written after each script, and one that fails stops no other.
+    Every script knows how many turns its sides take, unless `repetitions` says it. The page is written after each
+    script, and one that fails stops no other.
     """
     known = {path.stem: path for path in scripts()}
     for name in names:
@@ -49,7 +52,7 @@ def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> li
     found, failed = _lines(page), []
     for name in names or known:
         start = time.monotonic()
-        code, lines = _results(known[name], quick)
+        code, lines = _results(known[name], quick, 1 if quick else repetitions)
         for line in lines:
             print(f"{line['name']}: {line['ratio']} (goal {line['goal']:g})", flush=True)
             minutes = round((time.monotonic() - start) / 60, 1)
@@ -71,9 +74,10 @@ def run(names: Sequence[str] = (), quick: bool = False, page: Path = PAGE) -> li
     return list(found.values())
 
 
-def _results(script: Path, quick: bool) -> tuple[int, list[dict[str, Any]]]:
+def _results(script: Path, quick: bool, repetitions: int | None) -> tuple[int, list[dict[str, Any]]]:
     """Run a script and return how it ended and what it measured; one that has nothing to compare with says so."""
-    command = [sys.executable, str(script), *(["--quick", "--repetitions", "1"] if quick else [])]
+    command = [sys.executable, str(script), *(["--quick"] if quick else [])]
+    command += [] if repetitions is None else ["--repetitions", str(repetitions)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return done.returncode, [line for line in map(_measured, done.stdout.splitlines()) if line]
 
