@@ -11,6 +11,7 @@ import torch
 
 from headstart.core.contracts import Part
 from headstart.core.errors import RecipeError
+from headstart.training import compilation
 from headstart.training.batches import batches_from, global_batch
 from headstart.training.checkpoint import Progress
 from headstart.training.phases import Phase, Phases, growing
@@ -48,6 +49,16 @@ def test_each_phase_reads_its_own_rows_and_costs_its_own_flops(toy, tmp_path):
     assert progress.phases == [0, 6] and progress.step == 12
     assert (progress.tokens, progress.samples) == (12 * 48, 6 * 8 + 6 * 4)
     assert progress.flops == 2.0 * 6 * 48 + 3.0 * 6 * 48
+
+
+def test_each_phase_compiles_for_its_own_shapes(toy, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(compilation, "compile_layers", lambda module: told.append("compiled"))
+    monkeypatch.setattr(compilation, "forget_shapes", lambda: told.append("forgot"))
+    toy.train(tmp_path / "one", toy.Learner(), compile=True)
+    assert told == ["compiled"]
+    toy.train(tmp_path / "two", toy.Learner(), later=longer(toy), compile=True, micro_batch_size=None)
+    assert told == ["compiled", "compiled", "forgot"]
 
 
 def test_a_forward_pass_holds_as_many_tokens_in_every_phase(toy, tmp_path):
