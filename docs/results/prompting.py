@@ -173,7 +173,13 @@ class Grid:
 
     def table(self) -> str:
         """Return one row for each model, task and way of asking."""
-        header = ["model", "task", "method", *(f"{shots} examples" for shots in SHOTS), "CPU-seconds"]
+        header = [
+            "model",
+            "task",
+            "method",
+            *(f"{shots} example{'s' * (shots != 1)}" for shots in SHOTS),
+            "CPU-seconds",
+        ]
         lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
         for model in self.models:
             for task in QUESTIONS:
