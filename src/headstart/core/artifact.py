@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +219,9 @@ def versions() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
     """Look the versions up once: 20 ms of parsing, which a study's smallest cells would feel."""
+    # Here, since it takes 40 ms that `headstart --help` has no use for.
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
         try:
