@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from side_by_side import DATA, arguments, in_turns, number_format, report
 
 from headstart.stages.embedder import Embedder
+from headstart.training import precision
 
 
 def sentences(count: int) -> list[str]:
@@ -33,8 +34,7 @@ def main() -> None:
     texts = sentences(200 if options.quick else 20_000)
     folder = minilm()
     ours = Embedder(folder, number_format())
-    dtype = torch.bfloat16 if number_format() == "bf16" else torch.float32
-    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": dtype})
+    theirs = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": precision.dtype(number_format())})
     vectors: dict[str, torch.Tensor] = {}
 
     def encoded() -> torch.Tensor:

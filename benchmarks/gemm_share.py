@@ -11,14 +11,14 @@ from side_by_side import arguments, in_turns, number_format, report
 
 from headstart.core.contracts import Sample
 from headstart.stages.forecast import flops_per_token
+from headstart.training import precision
 
 SIZES = (1024, 2048, 4096)
 
 
 def gemm(size: int, seconds: float = 0.5) -> float:
     """Return the FLOPs a second of a large product of matrices, repeated for some time into one place."""
-    dtype = torch.bfloat16 if number_format() == "bf16" else torch.float32
-    left, right, product = (torch.randn(size, size, dtype=dtype) for _ in range(3))
+    left, right, product = (torch.randn(size, size, dtype=precision.dtype(number_format())) for _ in range(3))
     torch.mm(left, right, out=product)
     times, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < seconds:

@@ -11,6 +11,7 @@ import torch
 from side_by_side import arguments, in_turns, number_format, report
 from transformers import AutoModelForCausalLM, GPT2Config
 
+from headstart.evaluation.memory import PeakMemory
 from headstart.objectives.causal_lm import CausalLM
 from headstart.training import precision
 
@@ -37,20 +38,15 @@ def once(kind: str) -> tuple[float, float]:
 
     # A few tokens bring weights, gradients and code into memory; what comes on top is the loss's.
     step(slice(0, 1), length=8)
-    before = resident_megabytes(anew=True)
+    # Linux's record of the most that was held begins anew, so that importing libraries does not hide a lower peak.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    memory = PeakMemory()
+    before = memory.megabytes()
     step(slice(None))
-    peak = resident_megabytes() - before
+    peak = memory.stop() - before
     start = time.perf_counter()
     step(slice(None))
     return time.perf_counter() - start, peak
-
-
-def resident_megabytes(anew: bool = False) -> float:
-    """Return the most that this process has held in memory, as Linux records it; the record can begin anew."""
-    if anew:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def in_a_process(kind: str) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedTokenizerBase
 
@@ -33,7 +32,7 @@ class Embedder:
         self.model = library("model").SentenceTransformer(
             str(require_checkpoint(model)),
             device=str(self.device),
-            model_kwargs={"dtype": torch.bfloat16 if self.number_format == "bf16" else torch.float32},
+            model_kwargs={"dtype": precision.dtype(self.number_format)},
         )
 
     def vectors(self, texts: list[str], batch_tokens: int = BATCH_TOKENS) -> npt.NDArray[np.float32]:

@@ -52,12 +52,13 @@ def sentence_starts(text: str) -> list[int]:
             break
         if match.lastgroup == "gap" and not _ends_sentence(text, match):
             continue
-        start = match.start(match.lastgroup or 0)
         if match.lastgroup == "line":
             # The blanks before a line's end belong to what follows, like those after it.
             start = match.start()
             while start and text[start - 1] in _BLANKS:
                 start -= 1
+        else:
+            start = match.start(match.lastgroup or 0)
         if start:
             starts.append(start)
     return starts

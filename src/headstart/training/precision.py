@@ -31,6 +31,11 @@ def resolve(precision: str, device: torch.device) -> str:
     return ("bf16" if has_fast_bf16(device) else "fp32") if precision == "auto" else precision
 
 
+def dtype(precision: str) -> torch.dtype:
+    """Return the type that weights have in a number format."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which forward passes run."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
