@@ -27,7 +27,7 @@ class CausalLM(TextObjective):
         """How much of the output stands in memory."""
 
         name: Literal["causal_lm"] = "causal_lm"
-        chunk: int = Field(1024, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Take the section of a recipe, or its settings as keywords."""

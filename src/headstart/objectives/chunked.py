@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 
 from headstart.core.contracts import Batch
 from headstart.objectives.base import BaseObjective
-from headstart.objectives.cross_entropy import summed_cross_entropy
+from headstart.objectives.cross_entropy import loss_with_gradient, summed_cross_entropy
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 
@@ -110,26 +110,33 @@ class _Chunked(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         total = states.new_zeros((), dtype=torch.float32)
-        by_states: list[torch.Tensor] = []
-        by_parameters = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
-        for part, wanted, counted in _chunks(states, labels, weights, chunk):
+        by_states, by_parameters = torch.empty_like(states).flatten(0, 1), list[torch.Tensor]()
+        places = by_states.split(chunk)
+        for place, (part, wanted, counted) in zip(places, _chunks(states, labels, weights, chunk), strict=True):
             with torch.enable_grad():
                 part = part.detach().requires_grad_()
-                loss = _loss(head, part, wanted, counted)
-                by_part, *rest = torch.autograd.grad(loss, [part, *parameters])
-            total += loss.detach()
-            by_states.append(by_part)
-            for kept, found in zip(by_parameters, rest, strict=True):
-                kept += found
-        ctx.save_for_backward(torch.cat(by_states).view_as(states), *by_parameters)
+                logits = head(part[None])[0]
+            # The gradient takes the logits' place: a vocabulary's width is held once, not twice.
+            total += loss_with_gradient(logits.detach(), wanted, counted, logits.detach())
+            by_part, *rest = torch.autograd.grad(logits, [part, *parameters], logits.detach())
+            del logits
+            place.copy_(by_part)
+            if not by_parameters:
+                by_parameters = [found.float() for found in rest]
+            else:
+                for kept, found in zip(by_parameters, rest, strict=True):
+                    kept += found
+        ctx.gradients = by_states.view_as(states), *by_parameters
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         return total
 
     @staticmethod
     def backward(ctx: Any, above: torch.Tensor) -> Any:
-        by_states, *by_parameters = ctx.saved_tensors
-        scaled = [(kept * above).to(dtype) for kept, dtype in zip(by_parameters, ctx.dtypes, strict=True)]
-        return None, None, by_states * above, None, None, *scaled
+        # Taken, not kept: what nobody else holds becomes a parameter's gradient without a copy.
+        by_states, *by_parameters = ctx.gradients
+        del ctx.gradients
+        scaled = [kept.mul_(above).to(dtype) for kept, dtype in zip(by_parameters, ctx.dtypes, strict=True)]
+        return None, None, by_states.mul_(above), None, None, *scaled
 
 
 def _loss(head: Head, part: torch.Tensor, wanted: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

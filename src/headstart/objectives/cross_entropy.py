@@ -29,25 +29,33 @@ def few_rows(logits: torch.Tensor) -> Iterator[slice]:
         yield slice(start, start + together)
 
 
+def loss_with_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, gradient: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the sum, and write its gradient by the logits into a tensor, which may be the logits themselves."""
+    total = torch.zeros((), dtype=torch.float32, device=logits.device)
+    for rows in few_rows(logits):
+        label, weight = labels[rows].unsqueeze(1), weights[rows].unsqueeze(1).float()
+        values = logits[rows].to(torch.float32, copy=True)
+        values -= values.amax(1, keepdim=True)
+        chosen = values.gather(1, label)
+        values.exp_()
+        whole = values.sum(1, keepdim=True)
+        total += ((whole.log() - chosen) * weight).sum()
+        if gradient is not None:
+            values *= weight / whole
+            values.scatter_add_(1, label, -weight)
+            gradient[rows] = values
+    return total
+
+
 class _SummedCrossEntropy(torch.autograd.Function):
     """The weighted sum, and its gradient by the logits."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float32, device=logits.device)
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        for rows in few_rows(logits):
-            label, weight = labels[rows].unsqueeze(1), weights[rows].unsqueeze(1).float()
-            values = logits[rows].to(torch.float32, copy=True)
-            values -= values.amax(1, keepdim=True)
-            chosen = values.gather(1, label)
-            values.exp_()
-            whole = values.sum(1, keepdim=True)
-            total += ((whole.log() - chosen) * weight).sum()
-            if gradient is not None:
-                values *= weight / whole
-                values.scatter_add_(1, label, -weight)
-                gradient[rows] = values
+        total = loss_with_gradient(logits, labels, weights, gradient)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return total

@@ -39,7 +39,7 @@ class Denoising(TextObjective):
         )
         rate: float = Field(0.3, gt=0, lt=1, description="share of a row's tokens to hide or drop; BART used 0.3")
         poisson: float = Field(3.0, ge=0.1, le=64, description="mean length of an infilled span; BART used 3")
-        chunk: int = Field(1024, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Take the section of a recipe, or its settings as keywords."""

@@ -41,7 +41,7 @@ class PrefixLM(TextObjective):
             0.5, gt=0, lt=1, description="share of a row that an encoder reads; T5 drew it, 0.5 on average"
         )
         mode: str | None = Field(None, min_length=1, description="token in front of the beginning; UL2: [S]")
-        chunk: int = Field(1024, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Take the section of a recipe, or its settings as keywords."""

@@ -47,7 +47,7 @@ class SpanCorruption(TextObjective):
         mean_length: float = Field(3.0, ge=1, description="tokens in a span, on average; T5 used 3")
         sentinels: int = Field(100, ge=1, description="tokens <extra_id_0> … that mark spans; T5 used 100")
         mode: str | None = Field(None, min_length=1, description="token in front of the input; UL2: [R] here, or [X]")
-        chunk: int = Field(1024, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Take the section of a recipe, or its settings as keywords."""
