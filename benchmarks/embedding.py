@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from finetuning import minilm
 from sentence_transformers import SentenceTransformer
-from side_by_side import DATA, arguments, in_turns, number_format, report
+from side_by_side import arguments, in_turns, number_format, report
+from texts import wikipedia
 
 from headstart.stages.embedder import Embedder
 from headstart.training import precision
@@ -20,12 +20,11 @@ from headstart.training import precision
 def sentences(count: int) -> list[str]:
     """Return the first sentences of twenty letters or more."""
     found: list[str] = []
-    for file in sorted((DATA / "corpora/wikipedia-en-2015").glob("*.parquet")):
-        for text in pq.read_table(file, columns=["text"]).column("text").to_pylist():
-            found += [part for part in re.split(r"(?<=[.!?])\s+", text) if len(part) >= 20]
-            if len(found) >= count:
-                return found[:count]
-    return found
+    for text in wikipedia():
+        found += [part for part in re.split(r"(?<=[.!?])\s+", text) if len(part) >= 20]
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def main() -> None:

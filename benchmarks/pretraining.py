@@ -21,15 +21,13 @@ from headstart.tokens.rows import cut
 from headstart.training.budget import Budget
 from headstart.training.loop import Loop
 
-
-def prepared_of(recipe: str) -> Prepared:
-    """Return the tokenizer and the tokens of a recipe, made if they do not lie there."""
-    filled: Any = config.load(recipe, PretrainRecipe)
-    return prepare(filled.corpus, tokenizer_of(filled), filled.seed, Path(tempfile.mkdtemp()), quiet=True)
-
-
 TURN_SECONDS, MOST_STEPS = 15.0, 12
 """A turn is as many steps as fit: a slow machine, or a larger network, takes fewer."""
+
+
+def prepared_of(recipe: Any) -> Prepared:
+    """Return the tokenizer and the tokens of a recipe, made if they do not lie there."""
+    return prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, Path(tempfile.mkdtemp()), quiet=True)
 
 
 class Unmeasured(PretrainLearner):
@@ -48,8 +46,7 @@ class Ours:
         filled: Any = config.load(recipe, PretrainRecipe, ["training.evaluations=0", *overrides])
         self.recipe = filled
         self.objective = objective_of(filled)
-        home = Path(tempfile.mkdtemp())
-        prepared = prepare(filled.corpus, tokenizer_of(filled), filled.seed, home, quiet=True)
+        prepared = prepared_of(filled)
         self.tokenizer = prepared.tokenizer
         vocabulary = tokenizer.add_special(prepared.tokenizer, self.objective.special_tokens())
         self.vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
@@ -63,8 +60,9 @@ class Ours:
         self.learner = Unmeasured(self.module, self.objective, corpora, corpora, self.vocabulary, filled.seed)
         self.batch_size = filled.training.rows_of(self.length)
         self.loop = Loop(
-            self.learner, filled.training, batch_size=self.batch_size, seed=filled.seed, folder=home, fingerprint="x"
-        )
+            self.learner, filled.training, batch_size=self.batch_size, seed=filled.seed,
+            folder=Path(tempfile.mkdtemp()), fingerprint="x",
+        )  # fmt: skip
         self.steps = 0
 
     def tokens_per_second(self, steps: int) -> float:

@@ -14,13 +14,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pretraining import prepared_of
-from side_by_side import DATA, arguments, in_turns, report
+from side_by_side import arguments, in_turns, report
+from texts import wikipedia
 from transformers import PreTrainedTokenizerFast
 
+from headstart.core import config
 from headstart.core.contracts import Document
 from headstart.evaluation.memory import PeakMemory
+from headstart.stages.pretrain import PretrainRecipe
 from headstart.tokens import shards
 
 LENGTH = 128
@@ -31,12 +33,11 @@ BATCH = 1000
 def texts(megabytes: float) -> list[str]:
     """Return the first so many megabytes of Wikipedia."""
     found, size = [], 0
-    for path in sorted((DATA / "corpora/wikipedia-en-2015").glob("*.parquet")):
-        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
-            found.append(text)
-            size += len(text.encode())
-            if size >= megabytes * 1e6:
-                return found
+    for text in wikipedia():
+        found.append(text)
+        size += len(text.encode())
+        if size >= megabytes * 1e6:
+            break
     return found
 
 
@@ -66,7 +67,7 @@ def _grouped(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> Iterat
 def main() -> None:
     """Measure both in turns, in megabytes a second, and our memory, one line of JSON."""
     options = arguments(__doc__ or "", repetitions=3)
-    tokenizer = prepared_of("recipes/objectives/mini.yaml").tokenizer
+    tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
     documents = texts(1 if options.quick else 24)
     size = sum(len(text.encode()) for text in documents) / 1e6
 
