@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 
+from headstart.stages import environment
 from headstart.training import precision
 
 DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))
 
 
 def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:
-    """Read the options that all scripts share."""
+    """Read the options that all scripts share, in a process that keeps memory as a training run does."""
+    environment.start_anew()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--repetitions", type=int, default=repetitions, help="turns of each side; the median counts")
     parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
@@ -46,10 +48,18 @@ def report(
     name: str, ours: list[float], theirs: list[float], goal: float, unit: str, *, less_is_better: bool = False,
     **more: Any,
 ) -> None:  # fmt: skip
-    """Print the line of JSON: medians, and a ratio of which more is better."""
+    """Print the line of JSON: medians of both, and that of the turns' ratios, of which more is better.
+
+    What took turns is compared turn by turn; what stands against a limit, which is one number, each time against it.
+    """
     one, other = statistics.median(ours), statistics.median(theirs)
-    ratio = other / one if less_is_better else one / other
-    spread = {"ours_all": [round(v, 4) for v in ours], "theirs_all": [round(v, 4) for v in theirs]}
+    limits = theirs * len(ours) if len(theirs) == 1 else theirs
+    ratios = [b / a if less_is_better else a / b for a, b in zip(ours, limits, strict=True)]
+    ratio = statistics.median(ratios)
+    spread = {
+        "least": round(min(ratios), 3), "most": round(max(ratios), 3),
+        "ours_all": [round(v, 4) for v in ours], "theirs_all": [round(v, 4) for v in theirs],
+    }  # fmt: skip
     print(
         json.dumps(
             {"name": name, "ours": round(one, 4), "theirs": round(other, 4), "ratio": round(ratio, 3), "goal": goal,

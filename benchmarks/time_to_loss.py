@@ -2,9 +2,10 @@
 
 Trainer gets a BERT of as many parameters, rows from all over the same corpus, batches of the same size, the format that
 the machine is fast in, a warm-up and rates that suit the size (run_mlm's own 5e-5 would hardly leave the unigrams): a
-whole run for each, of which the best counts. Ours is `headstart pretrain` on the recipe as it stands, with a third of
-the time first, and more where that does not do; counting the warm start, compiling and looks at held-out rows are in
-its time, reading and tokenising the corpus in neither. Both are measured on the same held-out rows and masks.
+whole run for each that is asked for, of which the best counts. Ours is `headstart pretrain` on the recipe as it stands,
+with a third of the time first, and more where that does not do; counting the warm start, compiling and looks at
+held-out rows are in its time, reading and tokenising the corpus in neither. Both are measured on the same held-out
+rows and masks, and run at the same time, each on half of the cores: a machine that is slow for an hour is so for both.
 
 What is finished is kept in the folder `--work`, so that the whole can be stopped and started at any moment.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +39,9 @@ from transformers import (
     TrainingArguments,
 )
 
+from headstart.core import artifact
 from headstart.core.contracts import Sample
+from headstart.stages import environment
 from headstart.stages.learner import PretrainLearner
 from headstart.stages.warm_start import warm_start
 from headstart.training import precision
@@ -120,7 +124,7 @@ class Theirs:
 def their_loss(minutes: float, rate: float, quick: bool) -> dict[str, Any]:
     """Time some steps, train about as many as the minutes hold, and measure."""
     theirs = Theirs(rate, quick)
-    some = 4 if quick else 60
+    some = 4 if quick else 20
     _, clock = theirs.train(some)
     steps = max(some, round(60 * minutes / clock.usual_step))
     model, clock = theirs.train(steps)
@@ -142,16 +146,11 @@ def counting() -> float:
         return time.perf_counter() - start
 
 
-def our_seconds(target: float, budget: float, share: float, work: Path) -> tuple[float | None, float]:
-    """Train by the recipe for so many seconds; returns when the loss was reached, if it was, and the last loss.
+def our_seconds(target: float, budget: float, output: Path) -> tuple[float | None, float]:
+    """Return when the loss was reached in a run of so many seconds, if it was, and its last loss.
 
     Losses are logged between lines that say how much of the budget is spent: the line after counts.
     """
-    output = work / f"ours-{share:.2f}-{budget:.0f}s"
-    command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.evaluations=10"]
-    # Compiled code of earlier runs would hide what compiling takes.
-    cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(output.with_suffix(".compiled"))}
-    subprocess.run([sys.executable, "-m", "headstart", *command], check=True, env=cold)
     last, reached = float("inf"), None
     for line in read_curve(output / "logs" / "metrics.jsonl"):
         if reached is None and last <= target and "share" in line:
@@ -160,10 +159,36 @@ def our_seconds(target: float, budget: float, share: float, work: Path) -> tuple
     return (budget if reached is None and last <= target else reached), last
 
 
+def train(budget: float, output: Path) -> None:
+    """Train by the recipe for so many seconds."""
+    command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.evaluations=10"]
+    # Compiled code of earlier runs would hide what compiling takes.
+    cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(output.with_name(f"{output.name}.compiled"))}
+    subprocess.run([sys.executable, "-m", "headstart", *command], check=True, env=cold)
+
+
 def _parameters(work: Path) -> int:
     """Return the size of our network, from the last run that was finished."""
     last = max(work.glob("ours-*/headstart.json"), key=lambda path: path.stat().st_mtime)
     return int(json.loads(last.read_text(encoding="utf-8"))["parameters"])
+
+
+def kept(file: Path, measure: Callable[[], Any]) -> Any:
+    """Return what a file holds, measured and written if there is none."""
+    if not file.is_file():
+        artifact.write_whole(file, json.dumps(measure(), indent=1))
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def their_file(work: Path, rate: float) -> Path:
+    """Return where Trainer's result at a rate lies."""
+    return work / f"theirs-{rate:g}.json"
+
+
+def trainer_side(work: Path, rates: Sequence[float], minutes: float, quick: bool) -> None:
+    """Run Trainer at each rate that has not been."""
+    for rate in rates:
+        kept(their_file(work, rate), partial(their_loss, minutes, rate, quick))
 
 
 def main() -> None:
@@ -173,34 +198,51 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[5e-4], help="Trainer's learning rates, a run each")
     parser.add_argument("--work", type=Path, default=Path("runs/time-to-loss"), help="where finished parts lie")
     parser.add_argument("--repetitions", type=int, default=1, help="ignored: a run of this length is its own median")
+    parser.add_argument("--side", action="store_true", help="run Trainer's side alone, as the script itself does")
     parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
     options = parser.parse_args()
+    environment.start_anew()
     if options.quick:
-        options.minutes, options.work = 0.3, Path(tempfile.mkdtemp())
+        options.minutes = 0.3
+        options.work = options.work if options.side else Path(tempfile.mkdtemp())
     work = options.work / f"{options.minutes:g}-min-{number_format()}"
     work.mkdir(parents=True, exist_ok=True)
-    kept = work / "state.json"
-    state: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
-    parts = {f"theirs at {rate:g}": partial(their_loss, options.minutes, rate, options.quick) for rate in options.rates}
-    parts["counting"] = lambda: 0.0 if options.quick else counting()
-    for name, measure in parts.items():
-        if name not in state:
-            state[name] = measure()
-            kept.write_text(json.dumps(state, indent=1), encoding="utf-8")
-    runs = {rate: state[f"theirs at {rate:g}"] for rate in options.rates}
+    if options.side:
+        return trainer_side(work, options.rates, options.minutes, options.quick)
+    cores = sorted(os.sched_getaffinity(0))
+    half = max(1, len(cores) // 2)
+    # What starts from here stays on the cores that are set at that moment.
+    os.sched_setaffinity(0, cores[-half:])
+    trainer = subprocess.Popen([sys.executable, *sys.argv, "--side", "--work", str(options.work)])
+    os.sched_setaffinity(0, cores[:half])
+    torch.set_num_threads(half)
+    try:
+        counted = kept(work / "counting.json", lambda: 0.0 if options.quick else counting())
+        attempts = {share: (60 * options.minutes * share - counted, work / f"ours-{share:.2f}") for share in SHARES}
+        waiting = list(attempts)
+        while waiting and (trainer.poll() is None or len(waiting) == len(SHARES)):
+            # One after the other for as long as Trainer runs, which is not to have the machine for itself meanwhile.
+            train(*attempts[waiting.pop(0)])
+        if trainer.wait():
+            raise SystemExit("Trainer failed")
+    finally:
+        trainer.terminate()
+    runs = {rate: json.loads(their_file(work, rate).read_text(encoding="utf-8")) for rate in options.rates}
     best = min(runs.values(), key=lambda run: run["loss"])
     target, theirs = best["loss"], best["seconds"]
     tried, reached = {}, None
-    for share in SHARES:
-        budget = theirs * share - state["counting"]
-        reached, tried[f"{theirs * share:.0f} s"] = our_seconds(target, budget, share, work)
+    for share, (budget, output) in attempts.items():
+        train(budget, output)
+        reached, tried[f"{60 * options.minutes * share:.0f} s"] = our_seconds(target, budget, output)
         if reached is not None or options.quick:
             break
-    ours = theirs if reached is None else reached + state["counting"]
+    # A loss that was not reached took more time than theirs; how much more is not known.
+    ours = float("inf") if reached is None else reached + counted
     report(
         f"time to the loss of Trainer after {options.minutes:g} min, mini encoder", [ours], [theirs], 3.0, "s",
         less_is_better=True, loss=round(target, 4), reached=reached is not None, our_losses=tried,
-        counting=state["counting"], their_losses={f"{rate:g}": run["loss"] for rate, run in runs.items()},
+        counting=round(counted, 1), cores_each=half,
+        their_losses={f"{rate:g}": run["loss"] for rate, run in runs.items()},
         their_steps=best["steps"], their_attention=best["attention"],
         their_parameters=best["parameters"], our_parameters=_parameters(work),
     )  # fmt: skip

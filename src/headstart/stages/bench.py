@@ -115,9 +115,15 @@ def _between(page: Path, start: str, stop: str) -> str:
     return rest.partition(stop)[0]
 
 
+def _ratio(line: dict[str, Any]) -> str:
+    """Return the ratio, and the least and the most of its turns where there were some."""
+    least, most = line.get("least", line["ratio"]), line.get("most", line["ratio"])
+    return f"{line['ratio']:.3f}" + ("" if least == most else f" ({least:.2f}–{most:.2f})")
+
+
 def _page(lines: Any, limits: str) -> str:
     rows = [
-        [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], f"{line['ratio']:.3f}",
+        [line["name"], f"{line['ours']:,.4g}", f"{line['theirs']:,.4g}", line["unit"], _ratio(line),
          f"{line['goal']:.3g}", "yes" if line["ratio"] >= line["goal"] else "no", f"`{line['script']}`", line["date"],
          line["machine"]]
         for line in lines
@@ -127,10 +133,10 @@ def _page(lines: Any, limits: str) -> str:
     return (
         "# Speed, side by side\n\n"
         "Written by `headstart bench`; `headstart bench NAME` repeats one script of `benchmarks/`, whose first lines "
-        "say what is measured and how. What is compared took turns in one run, and medians stand here. "
-        "A limit, a ceiling or what a model foresees stands under “theirs”. The goal is reached where the ratio is as "
-        "large. Both sides compute in bf16 where the machine has it in hardware (`amx_bf16`, `avx512_bf16`), else in "
-        "fp32; what a goal asks of bf16 is not to be had there.\n\n"
+        "say what is measured and how. What is compared took turns in one run; medians stand here, of the ratio too, "
+        "with the least and the most that a turn gave. A limit, a ceiling or what a model foresees stands under "
+        "“theirs”. The goal is reached where the ratio is as large. Both sides compute in bf16 where the machine has "
+        "it in hardware (`amx_bf16`, `avx512_bf16`), else in fp32; what a goal asks of bf16 is not to be had there.\n\n"
         f"{table}\n\n{_LIMITS[0]}{limits}{_LIMITS[1]}\n\nAll figures, as the scripts printed them:\n\n```json\n"
         + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
         + "\n```\n"

@@ -11,7 +11,7 @@ TUNABLES = "GLIBC_TUNABLES"
 KEEP = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.hugetlb=1"
 """Freed memory stays with the process, in huge pages: a training step asks for the same tensors again and again, and
 by default glibc gives the large ones back each time, for the system to clear page by page (docs/lab-notes.md)."""
-_COMPUTING = ("pretrain", "finetune", "evaluate", "generate", "index", "study", "bench")
+_COMPUTING = ("pretrain", "finetune", "evaluate", "generate", "index", "study", "plan")
 
 
 def silence(processes: int) -> None:
@@ -24,9 +24,14 @@ def silence(processes: int) -> None:
 
 
 def keep_memory(arguments: Sequence[str]) -> None:
-    """Start this very process anew, once, with the allocator's settings, if its verb computes."""
-    verb = next((word for word in arguments if not word.startswith("-")), "")
-    if verb in _COMPUTING and TUNABLES not in os.environ and _has_glibc():
+    """Start this process anew with the allocator's settings, if its verb computes."""
+    if next((word for word in arguments if not word.startswith("-")), "") in _COMPUTING:
+        start_anew()
+
+
+def start_anew() -> None:
+    """Start this very process anew, once, with the allocator's settings."""
+    if TUNABLES not in os.environ and _has_glibc():
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, TUNABLES: KEEP})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.training import optimiser
+from headstart.training import optimiser, precision
 from headstart.training.loop import Loop
-from headstart.training.muon import Muon, layer_matrices
+from headstart.training.muon import Muon, layer_matrices, orthogonalised
 
 
 def learner_of(toy):
@@ -31,7 +31,8 @@ def test_only_matrices_of_repeated_layers_are_orthogonal(toy):
     assert rates[id(learner.module.embedding.weight)] == pytest.approx(0.01)
 
 
-def test_steps_are_those_of_torchs_two(toy):
+def test_in_bf16_steps_are_those_of_torchs_two(toy, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     ours, theirs = learner_of(toy), learner_of(toy)
     settings = toy.settings(optim="muon", learning_rate=0.01, weight_decay=0.1)
     built = optimiser.build(ours.module, ours.parameter_groups(), settings)
@@ -58,6 +59,37 @@ def test_steps_are_those_of_torchs_two(toy):
             part.step()
     for ours_p, theirs_p in zip(ours.module.parameters(), theirs.module.parameters(), strict=True):
         assert torch.equal(ours_p, theirs_p)
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (24, 30), (24, 120), (120, 24)])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+def test_singular_values_come_near_to_one_and_directions_stay(shape, kind):
+    torch.manual_seed(0)
+    left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    values = torch.logspace(0, -1.5, len(right))
+    found = left.mT @ orthogonalised((left * values) @ right, kind).float() @ right.mT
+    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.3)).all()
+    assert (found - found.diagonal().diag()).abs().max() < (0.1 if kind == torch.bfloat16 else 1e-3)
+
+
+@pytest.mark.parametrize("shape", [(40, 200), (200, 40)])
+def test_the_way_over_the_square_is_the_plain_iteration(shape, monkeypatch):
+    # A gradient is nearly singular: most of it lies in a few directions.
+    torch.manual_seed(0)
+    matrix = torch.randn(shape[0], 3) @ torch.randn(3, shape[1]) + 1e-4 * torch.randn(shape)
+    short = orthogonalised(matrix, torch.float32)
+    monkeypatch.setattr("headstart.training.muon._LONG", float("inf"))
+    exact = orthogonalised(matrix.double(), torch.float64)
+    assert (short - exact).norm() < 2e-3 * exact.norm()
+    assert (short - orthogonalised(matrix, torch.float32)).norm() < 2e-3 * exact.norm()
+
+
+def test_a_matrix_without_a_gradient_stays(toy):
+    learner = learner_of(toy)
+    built = optimiser.build(learner.module, learner.parameter_groups(), toy.settings(optim="muon"))
+    before = learner.module.hidden.weight.clone()
+    built.step()
+    assert torch.equal(learner.module.hidden.weight, before)
 
 
 def test_interrupted_it_gives_the_same_bits(toy, tmp_path):
