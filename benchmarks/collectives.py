@@ -34,6 +34,8 @@ from headstart.training.world import joined
 RECIPE = "recipes/objectives/mini.yaml"
 CHANGES = ("tokenizer.vocab=4096", "training.batch_tokens=1024", "training.compile=false", "training.optim=adamw",
            "training.evaluations=0", "training.logging_steps=1", "training.budget=4 steps")  # fmt: skip
+ROWS = 8
+"""Rows of an update."""
 STEPS = 4
 """The step that is counted: by then DDP has rebuilt its buckets."""
 KINDS = {
@@ -89,9 +91,10 @@ class Watch:
         """Nothing is open."""
 
 
-def worker(parallel: str) -> None:
+def worker(parallel: str, micro: str) -> None:
     """Train as one of several processes, and print what its collectives and its memory held."""
-    recipe: Any = config.load(RECIPE, PretrainRecipe, [*CHANGES, f"training.parallel={parallel}"])
+    changes = [*CHANGES, f"training.parallel={parallel}", f"training.micro_batch_size={micro}"]
+    recipe: Any = config.load(RECIPE, PretrainRecipe, changes)
     objective = objective_of(recipe)
     vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     length = recipe.training.phases[0].length
@@ -112,8 +115,9 @@ def worker(parallel: str) -> None:
     print(json.dumps({"bytes": step, "held": watch.held, "inside": inside, "outside": whole - inside}), flush=True)
 
 
-def together(parallel: str, processes: int) -> dict[str, Any]:
-    """Start so many processes and return what the first of them found."""
+def together(parallel: str, processes: int, passes: int) -> dict[str, Any]:
+    """Start so many processes, each with so many passes a step, and return what the first of them found."""
+    micro = ROWS // processes // passes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -121,7 +125,7 @@ def together(parallel: str, processes: int) -> dict[str, Any]:
     shared |= {"MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            [sys.executable, __file__, "--worker", parallel], stdout=subprocess.PIPE, text=True,
+            [sys.executable, __file__, "--worker", parallel, str(micro)], stdout=subprocess.PIPE, text=True,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(processes)
@@ -136,15 +140,16 @@ def together(parallel: str, processes: int) -> dict[str, Any]:
 def main() -> None:
     """Count for one, two and four processes, by DDP and FSDP2, one line of JSON for each count."""
     if "--worker" in sys.argv:
-        worker(sys.argv[-1])
+        worker(*sys.argv[-2:])
         return
     options = arguments(__doc__ or "", repetitions=1)
-    for processes in (2,) if options.quick else (1, 2, 4):
+    for processes, passes in ((2, 1),) if options.quick else ((1, 1), (2, 1), (2, 2), (4, 1)):
         for parallel in ("ddp", "fsdp"):
-            found = together(parallel, processes)
+            found = together(parallel, processes, passes)
             network = cluster.Network(1, found["inside"], found["outside"], 0, 0, 0)
-            where = f"{parallel}, {processes} process{'es' * (processes > 1)}, against the model"
-            asked = cluster.payload(network, parallel).items() if processes > 1 else ()
+            spread = f"{processes} process{'es' * (processes > 1)}{', two passes' * (passes > 1)}"
+            where = f"{parallel}, {spread}, against the model"
+            asked = cluster.payload(network, parallel, passes).items() if processes > 1 else ()
             for kind, size in asked:
                 agree(f"bytes of {kind} a step, {where}", found["bytes"].get(kind, 0), size, 0.98, "bytes",
                       all_counted=found["bytes"])  # fmt: skip

@@ -23,7 +23,8 @@ NETWORKS = {
 }  # fmt: skip
 CLUSTER = Cluster(
     peak_flops=989e12, efficiency=0.4, devices_per_node=8, node_bytes_per_second=0.8 * 450e9,
-    network_bytes_per_second=0.8 * 50e9, latency=10e-6, disk_bytes_per_second=2e9,
+    network_bytes_per_second=0.8 * 50e9, node_latency=1e-6, network_latency=10e-6, disk_bytes_per_second=2e9,
+    hashed_bytes_per_second=1.5e9, memory=0.9 * 80e9,
 )  # fmt: skip
 DEVICES = (8, 64, 256, 1024)
 TEXT_BYTES, BYTES_PER_TOKEN, STORED = 10e12, 4.4, 2
@@ -33,21 +34,23 @@ TEXT_BYTES, BYTES_PER_TOKEN, STORED = 10e12, 4.4, 2
 def table(network: Network, tokens: int) -> str:
     """Return a row for each number of devices and way to spread the network."""
     head = (
-        "| devices | | compute, ms | network, ms | exposed, ms | sent by each, GB | state on each, GB | M tokens/s | "
-        "reads, MB/s a node | checkpoint, s | days for 10 TB | most time goes to |"
+        "| devices | | passes | compute, ms | network, ms | exposed, ms | sent by each, GB | state on each, GB | "
+        "M tokens/s | reads, MB/s a node | checkpoint, s | days for 10 TB | most time goes to |"
     )
-    lines = [head, "|---:|---" + "|---:" * 9 + "|---|"]
+    lines = [head, "|---:|---" + "|---:" * 10 + "|---|"]
     for devices in DEVICES:
         for parallel in ("ddp", "fsdp"):
             cost = step(network, CLUSTER, parallel, devices, tokens)
             speed = tokens / cost.seconds
             nodes = max(1, devices // CLUSTER.devices_per_node)
             days = TEXT_BYTES / BYTES_PER_TOKEN / speed / 86400
-            lines.append(
-                f"| {devices:,} | {parallel} | {1e3 * cost.compute:,.1f} | {1e3 * cost.communication:,.1f} | "
-                f"{1e3 * cost.exposed:,.1f} | {cost.sent / 1e9:.2f} | {cost.state / 1e9:.2f} | {speed / 1e6:,.2f} | "
-                f"{speed * STORED / nodes / 1e6:.2f} | {cost.checkpoint:.2f} | {days:,.1f} | {cost.bottleneck} |"
-            )
+            cells = [
+                f"{devices:,}", parallel, str(cost.passes), f"{1e3 * cost.compute:,.1f}",
+                f"{1e3 * cost.communication:,.1f}", f"{1e3 * cost.exposed:,.1f}", f"{cost.sent / 1e9:.2f}",
+                f"{cost.state / 1e9:.2f}", f"{speed / 1e6:,.2f}", f"{speed * STORED / nodes / 1e6:.2f}",
+                f"{cost.checkpoint:.2f}", f"{days:,.1f}", cost.bottleneck,
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -89,7 +90,10 @@ def table(seeds: int, minutes: float) -> str:
     twice = {
         seed: loss(run) for seed in found[first] if is_finished(run := folder(first, seed, 2 * minutes))
     }  # fmt: skip
-    doubling = [value - found[first][seed] for seed, value in twice.items()]
+
+    def doubled(seeds: Iterable[int]) -> list[float]:
+        return [twice[seed] - found[first][seed] for seed in seeds if seed in twice]
+
     lines = [
         "| variant | seeds | held-out loss | against the first | its time | tokens |",
         "|---|---:|---:|---:|---:|---:|",
@@ -102,14 +106,15 @@ def table(seeds: int, minutes: float) -> str:
         paired = [value - found[first][seed] for seed, value in losses.items() if seed in found[first]]
         against = "–" if variant == first else _spread(paired, sign=True)
         tokens = sum(read_tokens) / len(read_tokens) / 1e6
-        told = [variant, str(len(losses)), _spread(list(losses.values())), against, _worth(paired, doubling)]
+        both = [value - found[first][seed] for seed, value in losses.items() if seed in twice]
+        told = [variant, str(len(losses)), _spread(list(losses.values())), against, _worth(both, doubled(losses))]
         lines.append(f"| {' | '.join(told)} | {tokens:.1f} M |")
     if twice:
         told = [
             f"{first}, twice the time",
             str(len(twice)),
             _spread(list(twice.values())),
-            _spread(doubling, sign=True),
+            _spread(doubled(twice), sign=True),
         ]
         lines.append(f"| {' | '.join(told)} | 2 | |")
     return "\n".join(lines)
@@ -144,14 +149,18 @@ def main() -> None:
     if not options.only_table:
         names = list(VARIANTS)
         # Other neighbours for each variant with each seed: two that run side by side share a machine.
-        cells = [(name, seed) for seed in range(options.seeds) for name in Random(seed).sample(names, len(names))]
+        length = dict.fromkeys(names, options.minutes)
+        cells = [
+            (name, seed, minutes)
+            for seed in range(options.seeds)
+            for name, minutes in Random(seed).sample([*length.items(), (names[0], 2 * options.minutes)], len(names) + 1)
+        ]
         for seed in range(options.seeds):
             # Some steps first, whose corpus is encoded and whose shapes are compiled outside of anybody's time.
             for variant in VARIANTS if seed == 0 else [names[0]]:
                 first = folder(variant, seed, 0)
                 run_all([["pretrain", RECIPE, f"output={first}", f"seed={seed}", _SOME_STEPS, *VARIANTS[variant]]], 1)
-        run_all([command(variant, seed, options.minutes) for variant, seed in cells], options.jobs)
-        run_all([command(names[0], seed, 2 * options.minutes) for seed in range(options.seeds)], options.jobs)
+        run_all([command(*cell) for cell in cells], options.jobs)
     PAGE.write_text(
         f"# What learns more in {options.minutes:g} minutes\n\n"
         f"Written by `python docs/results/learning.py --minutes {options.minutes:g} --seeds {options.seeds} "

@@ -16,7 +16,10 @@ FP32 = 4
 BUCKET = 25 * 2**20
 """Bytes of gradients that DDP exchanges together, torch's default."""
 _BACKWARD = 2 / 3
-"""The share of a step's computation during which gradients can be exchanged."""
+"""The share of a pass's computation during which gradients can be exchanged."""
+_ACTIVATIONS = 34
+"""Bytes that a layer keeps of a token for the backward pass, for each unit of width, without the scores of attention
+(Korthikanti et al. 2022, Reducing Activation Recomputation)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class Network:
         attention = 2 * self.layers * self.width * self.context * self.attended
         return 6 * (weights + attention)
 
+    @property
+    def activations_per_token(self) -> float:
+        """Return the bytes that a token takes between its forward and its backward pass."""
+        return _ACTIVATIONS * self.width * self.layers
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -60,16 +68,37 @@ class Cluster:
     """What a device sends to others of its node, usable."""
     network_bytes_per_second: float
     """What a device sends to other nodes, usable."""
-    latency: float
-    """Seconds of one hop of a collective."""
+    node_latency: float
+    """Seconds of one hop of a collective inside a node."""
+    network_latency: float
+    """Seconds of one hop of a collective between nodes."""
     disk_bytes_per_second: float
     """What a node writes."""
+    hashed_bytes_per_second: float
+    """What a core hashes."""
+    memory: float
+    """Bytes on a device for weights, gradients, moments and what a pass keeps."""
+
+    def nodes(self, devices: int) -> int:
+        """Return how many nodes so many devices stand in."""
+        return math.ceil(devices / self.devices_per_node)
+
+    def hops(self, kind: str, devices: int) -> float:
+        """Return the seconds of a collective's hops: a sum goes up and down a tree, others go round a ring."""
+        nodes = self.nodes(devices)
+        if kind == "all_reduce":
+            inside = math.ceil(math.log2(min(devices, self.devices_per_node)))
+            return 2 * (inside * self.node_latency + math.ceil(math.log2(nodes)) * self.network_latency)
+        between = nodes if nodes > 1 else 0
+        return max(0, devices - 1 - between) * self.node_latency + between * self.network_latency
 
 
 @dataclass(frozen=True)
 class Step:
     """One update on so many devices, in seconds and bytes."""
 
+    passes: int
+    """Forward and backward passes of each device, which its memory asks for."""
     compute: float
     communication: float
     exposed: float
@@ -79,7 +108,7 @@ class Step:
     state: float
     """Bytes of weights, gradients and moments on each device."""
     checkpoint: float
-    """Seconds of writing weights and moments."""
+    """Seconds of writing weights and moments, and of hashing them and reading them back."""
 
     @property
     def seconds(self) -> float:
@@ -92,16 +121,16 @@ class Step:
         return "computing" if self.exposed < self.compute else "network"
 
 
-def payload(network: Network, parallel: Parallel) -> dict[str, float]:
+def payload(network: Network, parallel: Parallel, passes: int = 1) -> dict[str, float]:
     """Return the bytes of each kind of collective in an update, whole tensors, whatever the number of devices.
 
-    DDP sums all gradients. FSDP2 gathers the weights of a layer twice, before its forward and its backward pass, those
-    outside of layers once, and scatters the sums of all gradients.
+    DDP sums all gradients, after the last pass. FSDP2 gathers the weights of a layer twice in every pass, before its
+    forward and its backward half, those outside of layers once, and scatters the sums of all gradients after the last.
     """
     inside, whole = FP32 * network.layers * network.layer_parameters, FP32 * network.parameters
     if parallel == "ddp":
         return {"all_reduce": whole}
-    return {"all_gather": whole + inside, "reduce_scatter": whole}
+    return {"all_gather": passes * (whole + inside), "reduce_scatter": whole}
 
 
 def sent(kind: str, size: float, devices: int) -> float:
@@ -109,27 +138,53 @@ def sent(kind: str, size: float, devices: int) -> float:
     return (2 if kind == "all_reduce" else 1) * size * (devices - 1) / devices
 
 
-def state(network: Network, parallel: Parallel, devices: int) -> float:
-    """Return the bytes of weights, gradients and AdamW's two moments on each device (Rajbhandari et al. 2020, ZeRO)."""
-    return 4 * FP32 * network.parameters / (devices if parallel == "fsdp" else 1)
+def state(network: Network, parallel: Parallel, devices: int, passes: int = 1) -> float:
+    """Return the bytes of weights, gradients and AdamW's two moments on each device (Rajbhandari et al. 2020, ZeRO).
+
+    Gradients that several passes add up to are whole on every device until the last.
+    """
+    kept = FP32 * network.parameters / (devices if parallel == "fsdp" else 1)
+    return 3 * kept + (FP32 * network.parameters if passes > 1 else kept)
+
+
+def passes_of(network: Network, cluster: Cluster, parallel: Parallel, devices: int, tokens: float) -> int:
+    """Return the passes in which a device's share of an update fits into its memory, beside its state."""
+    asked, found = tokens / devices * network.activations_per_token, 0
+    for supposed in (1, 2):
+        room = cluster.memory - state(network, parallel, devices, supposed)
+        if room <= 0:
+            raise ValueError(
+                f"the state of {network.parameters:,} parameters does not fit into {cluster.memory:g} bytes"
+            )
+        found = math.ceil(asked / room)
+        if found <= 1:
+            break
+    return max(1, found)
 
 
 def step(network: Network, cluster: Cluster, parallel: Parallel, devices: int, tokens: float) -> Step:
     """Return what an update over so many tokens costs on so many devices."""
     compute = network.flops_per_token * tokens / devices / (cluster.peak_flops * cluster.efficiency)
+    passes = passes_of(network, cluster, parallel, devices, tokens)
+    asked = payload(network, parallel, passes)
     near = devices <= cluster.devices_per_node
     speed = cluster.node_bytes_per_second if near else cluster.network_bytes_per_second
-    each = sum(sent(kind, size, devices) for kind, size in payload(network, parallel).items())
-    calls = math.ceil(FP32 * network.parameters / BUCKET) if parallel == "ddp" else 3 * network.layers + 2
-    hops = 2 * math.ceil(math.log2(devices)) if devices > 1 else 0
-    communication = each / speed + calls * hops * cluster.latency
-    hidden = compute * (_BACKWARD if parallel == "ddp" else 1.0)
-    writers = 1 if parallel == "ddp" else math.ceil(devices / cluster.devices_per_node)
+    each = sum(sent(kind, size, devices) for kind, size in asked.items())
+    calls = {
+        "all_reduce": math.ceil(FP32 * network.parameters / BUCKET),
+        "all_gather": passes * (2 * network.layers + 1),
+        "reduce_scatter": network.layers + 1,
+    }
+    communication = each / speed + sum(calls[kind] * cluster.hops(kind, devices) for kind in asked)
+    hidden = compute * (_BACKWARD / passes if parallel == "ddp" else 1.0)
+    kept = 3 * FP32 * network.parameters
+    writers = 1 if parallel == "ddp" else cluster.nodes(devices)
     return Step(
+        passes=passes,
         compute=compute,
         communication=communication,
         exposed=max(0.0, communication - hidden),
         sent=each,
-        state=state(network, parallel, devices),
-        checkpoint=3 * FP32 * network.parameters / (writers * cluster.disk_bytes_per_second),
+        state=state(network, parallel, devices, passes),
+        checkpoint=kept / (writers * cluster.disk_bytes_per_second) + 2 * kept / cluster.hashed_bytes_per_second,
     )

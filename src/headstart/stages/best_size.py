@@ -20,6 +20,8 @@ from headstart.stages import plan, recipes
 from headstart.training.budget import Budget
 
 TABLE = Path(__file__).with_name("scaling_table.json")
+_REACH = 2
+"""How many times the tokens of the longest measured run a slope is followed for a verdict: losses bend."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,18 @@ class Candidate:
     """In nats per byte of what is predicted, since tokens of different vocabularies are of different length."""
     measured: tuple[float, float]
     """The fewest and the most tokens of a measured run."""
+    cores: float = 1.0
+    """The share of its cores' time that the timing had."""
 
     @property
     def beyond(self) -> bool:
         """Say whether the budget lies outside of what was measured."""
         return not self.measured[0] <= self.tokens <= self.measured[1]
+
+    @property
+    def far_beyond(self) -> bool:
+        """Say whether the budget lies so far outside that the last slope says nothing."""
+        return not self.measured[0] / _REACH <= self.tokens <= self.measured[1] * _REACH
 
 
 def run(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = (), table: Path = TABLE) -> list[Candidate]:
@@ -56,10 +65,11 @@ def run(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = (), tabl
         rows = [row for row in known["rows"] if (row["size"], row["vocab"]) == (size, vocab)]
         points = sorted((row["tokens"], row["loss"] / row["bytes_per_token"]) for row in rows)
         asked = config.apply_overrides(raw, [f"backbone.size={size}", f"tokenizer.vocab={vocab}"])
-        speed = plan.run(asked)["tokens_per_second"]
+        timed = plan.run(asked)
+        speed = timed["tokens_per_second"]
         tokens = speed * seconds
         bounds = (points[0][0], points[-1][0])
-        found.append(Candidate(size, vocab, speed, tokens, expected(points, tokens), bounds))
+        found.append(Candidate(size, vocab, speed, tokens, expected(points, tokens), bounds, timed["cores"]))
     return sorted(found, key=lambda candidate: candidate.loss)
 
 
@@ -82,11 +92,16 @@ def render(found: Sequence[Candidate]) -> str:
         + (" (beyond what was measured)" * c.beyond)
         for c in found
     ]
-    lines.append(f"best: backbone.size={best.size} tokenizer.vocab={best.vocab}. {_why(best, others)}")
-    if any(candidate.beyond for candidate in found):
+    if any(candidate.far_beyond for candidate in found[:2]):
         lines.append(
-            "Where the budget lies beyond the measured runs, the loss goes on along the last slope, which flatters "
-            "networks that are nearly full: `python docs/results/scaling_table.py --tokens …` measures longer runs."
+            f"no verdict: the measured runs end at {max(c.measured[1] for c in found) / 1e6:,.1f} M tokens, and losses "
+            "bend. `python docs/results/scaling_table.py --tokens …` measures longer runs."
+        )
+    else:
+        lines.append(f"best: backbone.size={best.size} tokenizer.vocab={best.vocab}. {_why(best, others)}")
+    if min(candidate.cores for candidate in found) < plan.QUIET:
+        lines.append(
+            "Others had a part of the cores' time while speeds were measured: run this again on a quiet machine."
         )
     return "\n".join(lines)
 

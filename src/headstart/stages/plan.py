@@ -32,7 +32,7 @@ from headstart.training.phases import Phase, growing
 
 _COUNTED_ROWS = 8
 """Rows on which FLOPs are counted: several, since a mixture treats them differently."""
-_QUIET = 0.8
+QUIET = 0.8
 """The share of its cores' time below which a forecast says that others had the rest."""
 _BYTES_PER_TOKEN = 4.4
 """English Wikipedia and novels under WordPiece of 16k: 386.2 MB gave 87.5 M tokens. Other text differs."""
@@ -57,7 +57,7 @@ def render(found: dict[str, Any]) -> str:
     ]
     speed, cores = found["tokens_per_second"], found["cores"]
     lines.append(f"{'speed here':<22}{speed:,.0f} tokens a second, {STEPS} steps of the run's own loop timed")
-    if cores < _QUIET:
+    if cores < QUIET:
         lines.append(
             f"{'busy machine':<22}this process had {cores:.0%} of its cores' time; alone, it would take "
             f"{cores:.2g} × as long"

@@ -34,7 +34,7 @@ def speeds(monkeypatch):
 
     def run(recipe):
         asked.append((recipe["backbone"]["size"], recipe["tokenizer"]["vocab"]))
-        return {"tokens_per_second": SPEEDS[recipe["backbone"]["size"]]}
+        return {"tokens_per_second": SPEEDS[recipe["backbone"]["size"]], "cores": 1.0}
 
     monkeypatch.setattr(plan, "run", run)
     return asked
@@ -61,6 +61,18 @@ def test_a_small_one_wins_when_there_is_none_and_it_is_said_what_was_not_measure
     assert found[0].size == "tiny" and not found[0].beyond
     assert [c.beyond for c in found if c.size == "mini"] == [True, True]
     assert "(beyond what was measured)" in best_size.render(found)
+
+
+def test_far_beyond_the_measured_runs_there_is_no_verdict(way, recipe_of, table, speeds):
+    assert "best: backbone.size=mini" in best_size.render(best_size.run(recipe(way, recipe_of, "2000 s"), table=table))
+    text = best_size.render(best_size.run(recipe(way, recipe_of, "10000 s"), table=table))
+    assert "no verdict: the measured runs end at 1.0 M tokens" in text and "best:" not in text
+
+
+def test_a_busy_machine_is_told(way, recipe_of, table, speeds, monkeypatch):
+    monkeypatch.setattr(plan, "run", lambda recipe: {"tokens_per_second": 250.0, "cores": 0.5})
+    found = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
+    assert "Others had a part" in best_size.render(found)
 
 
 def test_the_loss_is_straight_over_the_logarithm_of_tokens_and_goes_on_by_the_last_slope():

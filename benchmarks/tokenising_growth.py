@@ -1,0 +1,73 @@
+"""Time and memory of writing token shards against size: 10, 30, 100 and 300 MB of Wikipedia, in a process each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from pretraining import prepared_of
+from side_by_side import arguments, report
+from texts import wikipedia
+
+from headstart.core import config
+from headstart.core.contracts import Document
+from headstart.evaluation.memory import PeakMemory
+from headstart.stages.pretrain import PretrainRecipe
+from headstart.tokens import shards
+
+SIZES = (10, 30, 100, 300)
+
+
+def documents(megabytes: float) -> Iterator[Document]:
+    """Yield so many megabytes, from the beginning again where the text ends, never held at once."""
+    left = megabytes * 1e6
+    for _ in count():
+        for text in wikipedia():
+            if left <= 0:
+                return
+            left -= len(text.encode())
+            yield Document("", text)
+
+
+def once(megabytes: float) -> tuple[float, float]:
+    """Return the seconds that the shards take, and the megabytes that the process grew to."""
+    tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
+    memory, start = PeakMemory(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        shards.write(documents(megabytes), tokenizer, Path(folder))
+    return time.perf_counter() - start, memory.stop()
+
+
+def main() -> None:
+    """Fit seconds = a · n^b over the sizes, and compare peak memory; a line of JSON each."""
+    if "--side" in sys.argv:
+        print(*once(float(sys.argv[-1])))
+        return
+    options = arguments(__doc__ or "", repetitions=1)
+    sizes = (1, 2) if options.quick else SIZES
+    points = []
+    for size in sizes:
+        command = [sys.executable, __file__, "--side", str(size)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
+        points.append((size, *map(float, said)))
+    megabytes, seconds, peaks = np.array(points).T
+    exponent = float(np.polyfit(np.log(megabytes), np.log(seconds), 1)[0])
+    told = [
+        {"megabytes": size, "seconds": round(taken, 1), "mb_per_second": round(size / taken, 2), "peak_mb": round(peak)}
+        for size, taken, peak in points
+    ]
+    report("tokenising: peak memory flat in size", [float(peaks[-1])], [float(peaks[0])], 1 / 1.2, "MB",
+           less_is_better=True)  # fmt: skip
+    report(
+        "tokenising: growth of time with size", [exponent], [1.05], 1.0, "exponent", less_is_better=True, points=told
+    )
+
+
+if __name__ == "__main__":
+    main()
