@@ -1,6 +1,7 @@
 """Masked-LM pre-training: our loop against transformers' Trainer as run_mlm sets it up, same model and rows.
 
 Ours computes in the format that the machine is fast in; Trainer in fp32, its default, and in bf16 where that is one.
+Both by AdamW: what Muon costs and brings is for `time_to_loss` and docs/results/learning.py to tell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main() -> None:
     options = arguments(__doc__ or "", repetitions=3)
     formats = ("fp32", "bf16")[: 1 + (number_format() == "bf16")]
     for size in ("mini", "small"):
-        ours = Ours(f"backbone.size={size}")
+        ours = Ours(f"backbone.size={size}", "training.optim=adamw")
         steps = ours.warm_up(options.quick)
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids, ours.tokenizer)
         collator = DataCollatorForLanguageModeling(ours.tokenizer, mlm_probability=0.15)

@@ -1,4 +1,7 @@
-"""Causal LM and span corruption at small size: our loop against Trainer with a plain collator, in one format."""
+"""Causal LM and span corruption at small size: our loop against Trainer with a plain collator, in one format.
+
+Both by AdamW, so that the same arithmetic is asked of both.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def main() -> None:
     """Measure both, one line of JSON each; tokens are those that the network reads."""
     options = arguments(__doc__ or "", repetitions=3)
     for name, (overrides, auto_class) in CASES.items():
-        ours = Ours(*overrides)
+        ours = Ours(*overrides, "training.optim=adamw")
         steps = ours.warm_up(options.quick)
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids)
         torch.manual_seed(0)
