@@ -16,7 +16,7 @@ from typing import Any
 
 from pretraining import prepared_of
 from side_by_side import arguments, in_turns, report
-from texts import wikipedia
+from texts import megabytes_of_wikipedia
 from transformers import PreTrainedTokenizerFast
 
 from headstart.core import config
@@ -28,17 +28,6 @@ from headstart.tokens import shards
 LENGTH = 128
 BATCH = 1000
 """Documents that `datasets.map` hands on at a time."""
-
-
-def texts(megabytes: float) -> list[str]:
-    """Return the first so many megabytes of Wikipedia."""
-    found, size = [], 0
-    for text in wikipedia():
-        found.append(text)
-        size += len(text.encode())
-        if size >= megabytes * 1e6:
-            break
-    return found
 
 
 def in_shards(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> int:
@@ -68,7 +57,7 @@ def main() -> None:
     """Measure both in turns, in megabytes a second, and our memory, one line of JSON."""
     options = arguments(__doc__ or "", repetitions=3)
     tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
-    documents = texts(1 if options.quick else 24)
+    documents = list(megabytes_of_wikipedia(1 if options.quick else 24))
     size = sum(len(text.encode()) for text in documents) / 1e6
 
     def timed(function: Any) -> float:

@@ -6,14 +6,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 from pretraining import prepared_of
 from side_by_side import arguments, report
-from texts import wikipedia
+from texts import megabytes_of_wikipedia
 
 from headstart.core import config
 from headstart.core.contracts import Document
@@ -24,23 +22,13 @@ from headstart.tokens import shards
 SIZES = (10, 30, 100, 300)
 
 
-def documents(megabytes: float) -> Iterator[Document]:
-    """Yield so many megabytes, from the beginning again where the text ends, never held at once."""
-    left = megabytes * 1e6
-    for _ in count():
-        for text in wikipedia():
-            if left <= 0:
-                return
-            left -= len(text.encode())
-            yield Document("", text)
-
-
 def once(megabytes: float) -> tuple[float, float]:
     """Return the seconds that the shards take, and the megabytes that the process grew to."""
     tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
     memory, start = PeakMemory(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        shards.write(documents(megabytes), tokenizer, Path(folder))
+        texts = megabytes_of_wikipedia(megabytes)
+        shards.write((Document("", text) for text in texts), tokenizer, Path(folder))
     return time.perf_counter() - start, memory.stop()
 
 
