@@ -1,12 +1,14 @@
 """Write docs/results/learning.md: what learns more in the same time? Mask rate, optimiser, schedule, growing batches.
 
-python docs/results/learning.py [--minutes 15] [--seeds 3] [--jobs 2] [--only-table]
+python docs/results/learning.py [--tokens 5e5] [--seeds 3] [--jobs 2] [--only-table]
 
-Every run is `headstart pretrain recipes/objectives/mini.yaml` with one change and a whole schedule of its own; all are
-judged by the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A seed draws weights,
-order, masks and the held-out documents, so that variants are compared seed by seed. The first one runs twice as long
-too: what a doubling of its time buys tells what a difference in loss is worth in time. Finished runs are not run again,
-so the whole can be stopped and started at any moment. Run it on a machine that does nothing else: time is the measure.
+Every run is `headstart pretrain recipes/objectives/mini.yaml` with one change, as many tokens and a whole schedule of
+its own; all are judged by the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A
+seed draws weights, order, masks and the held-out documents, so that variants are compared seed by seed. The first one
+reads twice as many tokens too: what a doubling buys tells what a difference in loss is worth in tokens. A token's price
+is the processor time of the whole command on one core, the least over seeds: others on the machine can only add to it,
+where minutes on the clock would be theirs as much as ours. Both together are the time to the same loss. Finished runs
+are not run again, so the whole can be stopped and started at any moment.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from pages import is_finished, read, run_all
+from pages import is_finished, processor_seconds, read, run_all, write
 
 RECIPE = "recipes/objectives/mini.yaml"
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -26,6 +30,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "20 % masked": ("objective.rate=0.2",),
     "30 % masked": ("objective.rate=0.3",),
     "40 % masked": ("objective.rate=0.4",),
+    "Muon at 2e-3": ("training.learning_rate=2e-3",),
     "AdamW at 1e-3": ("training.optim=adamw",),
     "AdamW at 2e-3": ("training.optim=adamw", "training.learning_rate=2e-3"),
     "cosine schedule": ("training.lr_scheduler_type=cosine",),
@@ -35,27 +40,51 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 HOME, PAGE = Path("runs/learning"), Path(__file__).with_name("learning.md")
 ROWS, LENGTH = 2048, 128
-_SOME_STEPS = "training.budget=20 steps"
 
 
-def folder(variant: str, seed: int, minutes: float) -> Path:
-    """Return where a run lies."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in variant.lower())
-    return HOME / f"{minutes:g}-min" / f"{name}-{seed}"
+class Run(NamedTuple):
+    """One pre-training: what is changed, the seed, and how many tokens it reads."""
 
+    variant: str
+    seed: int
+    tokens: float
 
-def command(variant: str, seed: int, minutes: float) -> list[str]:
-    """Return the arguments of a run."""
-    own = [f"output={folder(variant, seed, minutes)}", f"seed={seed}", f"training.budget={minutes:g} min"]
-    return ["pretrain", RECIPE, *own, "training.evaluations=0", *VARIANTS[variant]]
+    @property
+    def folder(self) -> Path:
+        """Return where it lies."""
+        name = "".join(letter if letter.isalnum() else "-" for letter in self.variant.lower())
+        return HOME / f"{self.tokens:.0f}" / f"{name}-{self.seed}"
 
+    @property
+    def command(self) -> list[str]:
+        """Return its arguments."""
+        own = [f"output={self.folder}", f"seed={self.seed}", f"training.budget={self.tokens:.0f} tokens"]
+        return ["pretrain", RECIPE, *own, "training.evaluations=0", *VARIANTS[self.variant]]
 
-def loss(run: Path) -> float:
-    """Return the held-out loss at 15 % of a finished run, measured once."""
-    kept = run.with_name(f"{run.name}.loss.json")
-    if not kept.is_file():
-        kept.write_text(json.dumps(_measure(run)), encoding="utf-8")
-    return float(json.loads(kept.read_text(encoding="utf-8")))
+    @property
+    def receipt(self) -> Path:
+        """Return where its processor time is noted."""
+        return self.folder.with_name(f"{self.folder.name}.seconds.json")
+
+    def do(self) -> None:
+        """Train, if that is not done; one that goes on from a checkpoint has no whole time to note."""
+        whole = not self.folder.exists()
+        seconds = processor_seconds(self.command, threads=1)
+        if whole:
+            self.receipt.write_text(json.dumps(seconds), encoding="utf-8")
+
+    @property
+    def seconds(self) -> float | None:
+        """Return its processor time, where it ran in one piece."""
+        return float(json.loads(self.receipt.read_text(encoding="utf-8"))) if self.receipt.is_file() else None
+
+    @property
+    def loss(self) -> float:
+        """Return its held-out loss at 15 % once it is finished, measured once."""
+        kept = self.folder.with_name(f"{self.folder.name}.loss.json")
+        if not kept.is_file():
+            kept.write_text(json.dumps(_measure(self.folder)), encoding="utf-8")
+        return float(json.loads(kept.read_text(encoding="utf-8")))
 
 
 def _measure(run: Path) -> float:
@@ -78,99 +107,92 @@ def _measure(run: Path) -> float:
     return PretrainLearner(model, objective, held_out, held_out, prepared.vocabulary, 0).validate(ROWS)["loss"]
 
 
-def table(seeds: int, minutes: float) -> str:
-    """Return a row for each variant: loss, difference from the first by seed, tokens read."""
+def table(seeds: int, tokens: float) -> str:
+    """Return a row for each variant: loss, difference from the first by seed, what it takes for the same loss."""
     first = next(iter(VARIANTS))
-    found = {
-        variant: {
-            seed: loss(run) for seed in range(seeds) if is_finished(run := folder(variant, seed, minutes))
-        }
-        for variant in VARIANTS
-    }  # fmt: skip
-    twice = {
-        seed: loss(run) for seed in found[first] if is_finished(run := folder(first, seed, 2 * minutes))
-    }  # fmt: skip
-
-    def doubled(seeds: Iterable[int]) -> list[float]:
-        return [twice[seed] - found[first][seed] for seed in seeds if seed in twice]
-
+    runs = {variant: _finished(variant, seeds, tokens) for variant in VARIANTS}
+    twice = _finished(first, seeds, 2 * tokens)
+    base = {run.seed: run.loss for run in runs[first]}
+    doubled = {run.seed: run.loss - base[run.seed] for run in twice if run.seed in base}
     lines = [
-        "| variant | seeds | held-out loss | against the first | its time | tokens |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| variant | seeds | held-out loss | against the first | tokens for its loss | time of a token | time |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for variant, losses in found.items():
-        if not losses:
-            lines.append(f"| {variant} | 0 | not run | | | |")
+    for variant, done in runs.items():
+        if not done:
+            lines.append(f"| {variant} | 0 | not run | | | | |")
             continue
-        read_tokens = [read(folder(variant, seed, minutes))["progress"]["tokens"] for seed in losses]
-        paired = [value - found[first][seed] for seed, value in losses.items() if seed in found[first]]
-        against = "–" if variant == first else _spread(paired, sign=True)
-        tokens = sum(read_tokens) / len(read_tokens) / 1e6
-        both = [value - found[first][seed] for seed, value in losses.items() if seed in twice]
-        told = [variant, str(len(losses)), _spread(list(losses.values())), against, _worth(both, doubled(losses))]
-        lines.append(f"| {' | '.join(told)} | {tokens:.1f} M |")
-    if twice:
+        paired = {run.seed: run.loss - base[run.seed] for run in done if run.seed in base}
+        fewer = _worth([paired[s] for s in paired if s in doubled], [doubled[s] for s in paired if s in doubled])
+        price = _price(done, runs[first])
         told = [
-            f"{first}, twice the time",
-            str(len(twice)),
-            _spread(list(twice.values())),
-            _spread(doubled(twice), sign=True),
-        ]
-        lines.append(f"| {' | '.join(told)} | 2 | |")
+            variant, str(len(done)), _spread(run.loss for run in done),
+            "–" if variant == first else _spread(paired.values(), sign=True),
+            _factor(fewer), _factor(price), _factor(fewer and price and fewer * price),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(told)} |")
+    if twice:
+        told = [f"{first}, twice the tokens", str(len(twice)), _spread(run.loss for run in twice)]
+        lines.append(f"| {' | '.join(told)} | {_spread(doubled.values(), sign=True)} | 2.00 | | |")
     return "\n".join(lines)
 
 
-def _spread(values: list[float], sign: bool = False) -> str:
+def _finished(variant: str, seeds: int, tokens: float) -> list[Run]:
+    runs = [Run(variant, seed, tokens) for seed in range(seeds)]
+    return [run for run in runs if is_finished(run.folder)]
+
+
+def _spread(values: Iterable[float], sign: bool = False) -> str:
     """Return the mean and the half-width of its 95 % interval over seeds."""
     from headstart.evaluation.significance import interval
 
-    if not values:
+    if not (values := list(values)):
         return "–"
     summary = interval(values)
     mean = f"{summary.mean:+.3f}" if sign else f"{summary.mean:.3f}"
     return mean if summary.high is None else f"{mean} ± {summary.high - summary.mean:.3f}"
 
 
-def _worth(paired: list[float], doubling: list[float]) -> str:
-    """Return what part of the first variant's time buys the same loss, from what a doubling of it buys."""
-    if not paired or not doubling:
-        return "–"
-    return f"{2 ** (sum(paired) / len(paired) / (sum(doubling) / len(doubling))):.2f}"
+def _worth(paired: list[float], doubling: list[float]) -> float | None:
+    """Return what part of the first variant's tokens buys the same loss, from what a doubling of them buys."""
+    return 2 ** (sum(paired) / sum(doubling)) if paired and sum(doubling) < 0 else None
+
+
+def _price(runs: list[Run], first: list[Run]) -> float | None:
+    """Return the processor time of a run against the first variant's, the least of each over seeds."""
+    ours, theirs = ([run.seconds for run in side if run.seconds] for side in (runs, first))
+    return min(ours) / min(theirs) if ours and theirs else None
+
+
+def _factor(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def main() -> None:
     """Run what is missing and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=15.0, help="time of each run")
+    parser.add_argument("--tokens", type=float, default=5e5, help="tokens of each run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
     parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
     options = parser.parse_args()
+    first = next(iter(VARIANTS))
     if not options.only_table:
-        names = list(VARIANTS)
-        # Other neighbours for each variant with each seed: two that run side by side share a machine.
-        length = dict.fromkeys(names, options.minutes)
-        cells = [
-            (name, seed, minutes)
+        runs = [
+            Run(variant, seed, tokens)
             for seed in range(options.seeds)
-            for name, minutes in Random(seed).sample([*length.items(), (names[0], 2 * options.minutes)], len(names) + 1)
+            # Other neighbours for each variant with each seed: two that run side by side share a machine.
+            for variant, tokens in Random(seed).sample(
+                [*dict.fromkeys(VARIANTS, options.tokens).items(), (first, 2 * options.tokens)], len(VARIANTS) + 1
+            )
         ]
-        for seed in range(options.seeds):
-            # Some steps first, whose corpus is encoded and whose shapes are compiled outside of anybody's time.
-            for variant in VARIANTS if seed == 0 else [names[0]]:
-                first = folder(variant, seed, 0)
-                run_all([["pretrain", RECIPE, f"output={first}", f"seed={seed}", _SOME_STEPS, *VARIANTS[variant]]], 1)
-        run_all([command(*cell) for cell in cells], options.jobs)
-    PAGE.write_text(
-        f"# What learns more in {options.minutes:g} minutes\n\n"
-        f"Written by `python docs/results/learning.py --minutes {options.minutes:g} --seeds {options.seeds} "
-        f"--jobs {options.jobs}`. A mini encoder ({RECIPE}) with one change at a time; held-out loss in nats at 15 % "
-        f"masked tokens, {ROWS:,} rows; mean ± 95 % interval over seeds; differences seed by seed, below 0 being "
-        "better; its time: the part of the first variant's that would bring the first as far, by what twice the time "
-        "brought it.\n\n"
-        f"{table(options.seeds, options.minutes)}\n",
-        encoding="utf-8",
-    )
+        # Some steps first, whose corpus is encoded and whose shapes are compiled in nobody's time: a corpus by one run
+        # alone, shapes by all at once.
+        run_all([Run(first, seed, 8e4).command for seed in range(options.seeds)], 1)
+        run_all([Run(variant, 0, 8e4).command for variant in VARIANTS], options.jobs)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(Run.do, runs))
+    write(PAGE, {"table": table(options.seeds, options.tokens)})
 
 
 if __name__ == "__main__":
