@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,6 +22,8 @@ from typing import Any
 from headstart.core.errors import ArtifactError, ResourceError
 from headstart.core.lock import held
 
+FileFacts = dict[str, Any]
+"""Size and hash of a file, as a manifest states them."""
 MANIFEST = "headstart.json"
 FORMAT = 2
 """2: the manifest bears a seal, a hash of itself. Folders of format 1 have none, and are read as before."""
@@ -30,17 +32,20 @@ _RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy
 
 
 @contextmanager
-def staged(target: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Path]:
+def staged(
+    target: Path, kind: str, *, size_hint: int = 0, known: Mapping[str, FileFacts] | None = None, **facts: Any
+) -> Iterator[Path]:
     """Yield a folder to write into; on leaving, it becomes `target`, whole, or nothing remains of it.
 
     `facts` (recipe, parents, seed, metrics, cost, …) go into the manifest. An existing target is replaced
-    only by the final rename. `size_hint` in bytes is checked against the free space first.
+    only by the final rename. `size_hint` in bytes is checked against the free space first. `known` describes
+    files that whoever wrote them has hashed; it may be filled before the block ends.
     """
     require_space(target.parent, size_hint)
     staging = _staging_folder(target)
     try:
         yield staging
-        seal(staging, kind, **facts)
+        seal(staging, kind, known, **facts)
         _replace(staging, target)
     except Exception as error:
         if is_disk_full(error):
@@ -104,7 +109,7 @@ def amended(folder: Path, **facts: Any) -> Iterator[Path]:
         yield staging
         for path in sorted(staging.iterdir()):
             flush(path)
-            manifest["files"][path.name] = _described(path)
+            manifest["files"][path.name] = describe(path)
             os.replace(path, folder / path.name)
         manifest = json.loads(json.dumps(manifest | facts))
         manifest["seal"] = _seal(manifest)
@@ -113,16 +118,17 @@ def amended(folder: Path, **facts: Any) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def seal(folder: Path, kind: str, **facts: Any) -> None:
-    """Write the manifest of a folder and flush every file of it to disk."""
+def seal(folder: Path, kind: str, known: Mapping[str, FileFacts] | None = None, **facts: Any) -> None:
+    """Write the manifest of a folder and flush every file of it to disk; files that are `known` are not hashed."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    names = {path.relative_to(folder).as_posix(): path for path in files}
     manifest = {
         "format": FORMAT,
         "kind": kind,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **facts,
         "versions": versions(),
-        "files": {path.relative_to(folder).as_posix(): _described(path) for path in files},
+        "files": {name: (known or {}).get(name) or describe(path) for name, path in names.items()},
     }
     # As it will be read: keys are strings there, tuples are lists.
     manifest = json.loads(json.dumps(manifest))
@@ -135,7 +141,8 @@ def seal(folder: Path, kind: str, **facts: Any) -> None:
     flush(folder)
 
 
-def _described(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> FileFacts:
+    """Return what a manifest says of a file: its size and its hash."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
@@ -164,8 +171,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """Check the manifest of an artifact against its seal and every file against the manifest; returns the manifest."""
+def verify(folder: Path, kind: str | None = None, trusted: Collection[str] = ()) -> dict[str, Any]:
+    """Check the manifest of an artifact against its seal and every file against the manifest; returns the manifest.
+
+    Of files that are `trusted`, since another process has just hashed them, the size alone is checked.
+    """
     manifest = read_manifest(folder)
     sealed = manifest.get("format") == FORMAT and manifest.get("seal") == _seal(manifest)
     # Down to the last byte: a manifest that lost its end of line may be about to lose more.
@@ -184,7 +194,7 @@ def verify(folder: Path, kind: str | None = None) -> dict[str, Any]:
             )
         if not path.is_file():
             raise ArtifactError(f"{folder} lacks {name}", do="Restore the folder or make it anew")
-        if path.stat().st_size != stated["bytes"] or sha256(path) != stated["sha256"]:
+        if path.stat().st_size != stated["bytes"] or (name not in trusted and sha256(path) != stated["sha256"]):
             raise ArtifactError(
                 f"{path} is not what was written (its hash differs)", do="Restore the folder or make it anew"
             )

@@ -108,7 +108,7 @@ class Step:
     state: float
     """Bytes of weights, gradients and moments on each device."""
     checkpoint: float
-    """Seconds of writing weights and moments, and of hashing them and reading them back."""
+    """Seconds of writing weights and moments and of hashing them: whoever writes a part does, a lone leader twice."""
 
     @property
     def seconds(self) -> float:
@@ -178,7 +178,7 @@ def step(network: Network, cluster: Cluster, parallel: Parallel, devices: int, t
     communication = each / speed + sum(calls[kind] * cluster.hops(kind, devices) for kind in asked)
     hidden = compute * (_BACKWARD / passes if parallel == "ddp" else 1.0)
     kept = 3 * FP32 * network.parameters
-    writers = 1 if parallel == "ddp" else cluster.nodes(devices)
+    nodes, writers = (1, 1) if parallel == "ddp" else (cluster.nodes(devices), devices)
     return Step(
         passes=passes,
         compute=compute,
@@ -186,5 +186,6 @@ def step(network: Network, cluster: Cluster, parallel: Parallel, devices: int, t
         exposed=max(0.0, communication - hidden),
         sent=each,
         state=state(network, parallel, devices, passes),
-        checkpoint=kept / (writers * cluster.disk_bytes_per_second) + 2 * kept / cluster.hashed_bytes_per_second,
+        checkpoint=kept / (nodes * cluster.disk_bytes_per_second)
+        + (2 if parallel == "ddp" else 1) * kept / (writers * cluster.hashed_bytes_per_second),
     )

@@ -68,20 +68,24 @@ def save(
     """Write `folder/step-N`, whole or not at all, then remove the oldest beyond `keep`.
 
     All processes of a world call this. The leader writes alone what all of them hold; what is sharded each writes in
-    its part. The new checkpoint is read back and verified before an older one goes.
+    its part, and reads back and hashes that, so that no process waits for another to read what many have written. The
+    new checkpoint is verified before an older one goes.
     """
     world, target = world or World(), folder_of(folder, progress)
     if world.leads:
         _tidy(folder)
-        tensors = state.collect(module, optimiser, best)
+        tensors, parts = state.collect(module, optimiser, best), dict[str, artifact.FileFacts]()
         size = sum(t.numel() * t.element_size() for t in tensors.values())
-        with artifact.staged(target, "checkpoint", size_hint=size, run=fingerprint) as staging:
-            _write(tensors, world.told(str(staging)) if sharded else str(staging), sharded)
+        with artifact.staged(target, "checkpoint", size_hint=size, known=parts, run=fingerprint) as staging:
+            if sharded:
+                parts |= _write_part(tensors, world, staging)
+            else:
+                _write(tensors, staging, alone=True)
             (staging / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
-        artifact.verify(target, "checkpoint")
+        artifact.verify(target, "checkpoint", trusted=parts)
         _retain(folder, target, keep)
     elif sharded:
-        _write(state.collect(module, optimiser, best), world.told(""), sharded)
+        _write_part(state.collect(module, optimiser, best), world, None)
     world.wait()
     return target
 
@@ -142,11 +146,21 @@ def _choose(folder: Path, fingerprint: str) -> tuple[str, list[str]]:
     return "", []
 
 
-def _write(tensors: dict[str, torch.Tensor], folder: str, sharded: bool) -> None:
+def _write_part(tensors: dict[str, torch.Tensor], world: World, staging: Path | None) -> dict[str, artifact.FileFacts]:
+    """Write this process's part into the leader's folder; returns what all of them say of the files they wrote."""
+    folder = Path(world.told(str(staging)))
+    _write(tensors, folder, alone=False)
+    # As DCP names the files of the process of a rank.
+    own = folder.glob(f"shard-{world.rank + 1:05d}-*")
+    parts = world.gathered({path.name: artifact.describe(path) for path in own})
+    return {name: facts for part in parts for name, facts in part.items()}
+
+
+def _write(tensors: dict[str, torch.Tensor], folder: Path, alone: bool) -> None:
     with _quiet():
-        writer = HuggingFaceStorageWriter(folder, save_distributed=True)
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         try:
-            dcp.save(tensors, storage_writer=writer, no_dist=not sharded)
+            dcp.save(tensors, storage_writer=writer, no_dist=alone)
         except CheckpointException as error:
             # It is no Exception, and hides what went wrong (a full disk, say) behind the rank where it did.
             raise next(iter(error.failures.values()))[0] from error

@@ -59,6 +59,13 @@ class World:
         heard: T = value if self.leads else json.loads(bytes(message.tolist()))
         return heard
 
+    def gathered(self, value: T) -> list[T]:
+        """Return the values of all processes in the order of their ranks."""
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value)
+        return values
+
     @contextmanager
     def leader_first(self) -> Iterator[None]:
         """Let the leader through the block before the others, who find what it has made."""

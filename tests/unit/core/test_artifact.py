@@ -42,6 +42,20 @@ def test_what_was_written_can_be_verified(tmp_path):
     assert artifact.is_complete(target) and not hidden(target.parent)
 
 
+def test_a_file_that_its_writer_hashed_is_not_hashed_again(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("WEIGHTS")
+    target = make(tmp_path / "x", known={"a.bin": artifact.describe(other)})
+    assert artifact.read_manifest(target)["files"]["a.bin"] == artifact.describe(other)
+    with pytest.raises(ArtifactError, match="its hash differs"):
+        artifact.verify(target)
+    artifact.verify(target, trusted=["a.bin"])
+    with (target / "a.bin").open("a") as file:
+        file.write("!")
+    with pytest.raises(ArtifactError, match="not what was written"):
+        artifact.verify(target, trusted=["a.bin"])
+
+
 def test_an_exception_leaves_nothing(tmp_path):
     with pytest.raises(ZeroDivisionError), artifact.staged(tmp_path / "x", "thing") as staging:
         (staging / "a").write_text("half")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headstart.core import artifact
 from headstart.core.errors import RecipeError
 from headstart.training.batches import _Steps, global_batch
 from headstart.training.progress import read_curve
@@ -210,6 +211,8 @@ def test_a_checkpoint_holds_no_pickle_whoever_wrote_it(tmp_path, ranks, parallel
     files = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json"}
     assert len({path.name for path in files if path.suffix == ".safetensors"}) == (2 if parallel == "fsdp" else 1)
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        artifact.verify(checkpoint, "checkpoint")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM to one", "SIGINT to all", "SIGUSR1 to one", "file"])
