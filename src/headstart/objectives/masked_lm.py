@@ -63,18 +63,27 @@ class MaskedLM(BaseObjective):
 
         Unless tokens see the whole row, `attention` says by the number of its direction how each row is read.
         """
-        ids = rows.ids.copy()
-        count = self.predictions_per_row(ids.shape[1])
-        positions = np.zeros((len(ids), count), dtype=np.int64)
-        labels = np.zeros((len(ids), count), dtype=np.int64)
-        weights = np.zeros((len(ids), count), dtype=np.float32)
+        ids, ordinary = rows.ids.copy(), vocabulary.ordinary
+        shape = len(ids), self.predictions_per_row(ids.shape[1])
+        positions, strangers = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        weights, draws = np.zeros(shape, dtype=np.float32), np.zeros(shape)
+        # Rows draw one by one, each from its own chance; what the draws decide is worked out for all of them together.
+        free = ~vocabulary.special[ids]
         for row, sample in enumerate(rows.samples):
             epoch = sample.epoch if self.config.masks == "dynamic" else 0
             chance = generator(seed, epoch, sample.index, "masked_lm")
-            chosen = self._choose(ids[row], vocabulary, count, chance)
+            chosen = self._choose(ids[row], free[row].nonzero()[0], vocabulary, shape[1], chance)
             filled = len(chosen)
-            positions[row, :filled], labels[row, :filled], weights[row, :filled] = chosen, ids[row, chosen], 1.0
-            ids[row, chosen] = self._hide(ids[row, chosen], vocabulary, chance)
+            positions[row, :filled], weights[row, :filled] = chosen, 1.0
+            draws[row, :filled] = chance.random(filled)
+            strangers[row, :filled] = chance.integers(0, len(ordinary), size=filled)
+        counted = weights.nonzero()
+        places = counted[0], positions[counted]
+        labels = np.zeros(shape, dtype=np.int64)
+        labels[counted] = tokens = ids[places]
+        draw, masked = draws[counted], self.config.mask
+        shown = np.where(draw < masked + self.config.random, ordinary[strangers[counted]], tokens)
+        ids[places] = np.where(draw < masked, vocabulary.mask, shown)
         batch = {
             "input_ids": torch.from_numpy(ids),
             "positions": torch.from_numpy(positions),
@@ -105,10 +114,12 @@ class MaskedLM(BaseObjective):
             inputs["attention_mask"] = additive(sight(batch["attention"], batch["input_ids"].shape[1]))
         return inputs
 
-    def _choose(self, row: Ints, vocabulary: Vocabulary, count: int, chance: np.random.Generator) -> Ints:
-        free = np.flatnonzero(~vocabulary.special[row])
+    def _choose(self, row: Ints, free: Ints, vocabulary: Vocabulary, count: int, chance: np.random.Generator) -> Ints:
+        """Return the positions that are predicted, in order, out of those that are free to be."""
         if not self.config.whole_words:
-            return np.sort(chance.permutation(free)[:count])
+            some = chance.permutation(free)[:count]
+            some.sort()
+            return some
         word = np.cumsum(vocabulary.word_starts(row))[free]
         _, first, length = np.unique(word, return_index=True, return_counts=True)
         chosen: list[Ints] = []
@@ -120,13 +131,6 @@ class MaskedLM(BaseObjective):
             if room == 0:
                 break
         return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
-
-    def _hide(self, tokens: Ints, vocabulary: Vocabulary, chance: np.random.Generator) -> Ints:
-        draw = chance.random(len(tokens))
-        ordinary = vocabulary.ordinary
-        strangers = ordinary[chance.integers(0, len(ordinary), size=len(tokens))]
-        shown = np.where(draw < self.config.mask, vocabulary.mask, tokens)
-        return np.where((draw >= self.config.mask) & (draw < self.config.mask + self.config.random), strangers, shown)
 
 
 def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
