@@ -245,7 +245,7 @@ def _recipe(place: Path, chance: random.Random) -> str:
         good.replace(b"kjv.txt.gz", b"../" * 500 + b"etc/passwd"),
         good.replace(b"${here}", b"${here${here}}"), good.replace(b"4096", b"4096.5"),
         good.replace(b"4096", b"10" * 40),
-        good + b"\n? [a, b]\n: c\n", good + b"\n<<: {seed: 3}\n", good.replace(b"150 s", b"9" * 400 + b" s"),
+        good + b"\n? [a, b]\n: c\n", good + b"\n<<: {seed: 3}\n", good.replace(b"1.5e6 tokens", b"9" * 400 + b" s"),
     ]  # fmt: skip
     path = place / "recipe.yaml"
     path.write_bytes(chance.choice(hostile) if chance.random() < 0.5 else _spoil(good, chance))
