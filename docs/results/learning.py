@@ -1,22 +1,24 @@
 """Write docs/results/learning.md: what learns more in the same time? Mask rate, optimiser, schedule, growing batches.
 
-python docs/results/learning.py [--tokens 5e5] [--seeds 3] [--jobs 2] [--only-table]
+python docs/results/learning.py alone|together [--tokens 5e5] [--seeds 3] [--jobs 2] [--only-table]
 
-Every run is `headstart pretrain recipes/objectives/mini.yaml` with one change, as many tokens and a whole schedule of
-its own; all are judged by the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A
-seed draws weights, order, masks and the held-out documents, so that variants are compared seed by seed. The first one
-reads twice as many tokens too: what a doubling buys tells what a difference in loss is worth in tokens. A token's price
-is the processor time of the whole command on one core, the least over seeds: others on the machine can only add to it,
-where minutes on the clock would be theirs as much as ours. Both together are the time to the same loss. Finished runs
-are not run again, so the whole can be stopped and started at any moment.
+`alone` makes one change at a time; `together` joins those that helped, over more tokens. Every run is
+`headstart pretrain recipes/objectives/mini.yaml` with as many tokens and a whole schedule of its own; all are judged by
+the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A seed draws weights, order,
+masks and the held-out documents, so that variants are compared seed by seed. The first one reads twice or half as many
+tokens too: what a doubling buys tells what a difference in loss is worth in tokens. A token's price is the processor
+time of the whole command on one core, the least over seeds: others on the machine can only add to it, where minutes on
+the clock would be theirs as much as ours. Both together are the time to the first's loss. Finished runs are not run
+again, so the whole can be stopped and started at any moment.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -25,8 +27,23 @@ from typing import NamedTuple
 from pages import is_finished, processor_seconds, read, run_all, write
 
 RECIPE = "recipes/objectives/mini.yaml"
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "15 % masked, Muon": (),
+
+
+class Study(NamedTuple):
+    """Variants that read as many tokens, and how many times that the first reads besides."""
+
+    variants: Mapping[str, tuple[str, ...]]
+    tokens: float
+    besides: float
+
+
+PLAIN = "15 % masked, Muon at 1e-3, linear"
+FIRST = ("training.optim=muon", "training.learning_rate=1e-3", "training.lr_scheduler_type=linear",
+         "training.batch_warmup_ratio=0")  # fmt: skip
+"""What the first variant and all others start from, whatever the recipe says by now."""
+GROWING = ("training.batch_warmup_ratio=0.3", "training.batch_warmup_start=0.25")
+ALONE = {
+    PLAIN: (),
     "20 % masked": ("objective.rate=0.2",),
     "30 % masked": ("objective.rate=0.3",),
     "40 % masked": ("objective.rate=0.4",),
@@ -35,17 +52,26 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "AdamW at 2e-3": ("training.optim=adamw", "training.learning_rate=2e-3"),
     "cosine schedule": ("training.lr_scheduler_type=cosine",),
     "trapezoid schedule": ("training.lr_scheduler_type=trapezoid",),
-    "batches from a quarter, over 0.3": ("training.batch_warmup_ratio=0.3", "training.batch_warmup_start=0.25"),
+    "batches from a quarter, over 0.3": GROWING,
     "rows of 64 first, for 0.3": ("training.row_length=[{length: 64, share: 0.3}, {length: 128, share: 0.7}]",),
 }
+FASTER = ("training.learning_rate=2e-3", "training.lr_scheduler_type=trapezoid")
+TOGETHER = {
+    PLAIN: (),
+    "Muon at 2e-3, trapezoid": FASTER,
+    "Muon at 2e-3, trapezoid, growing batches": (*FASTER, *GROWING),
+    "AdamW at 2e-3, trapezoid, growing batches": ("training.optim=adamw", *FASTER, *GROWING),
+}
+STUDIES = {"alone": Study(ALONE, 5e5, 2), "together": Study(TOGETHER, 1e6, 0.5)}
 HOME, PAGE = Path("runs/learning"), Path(__file__).with_name("learning.md")
-ROWS, LENGTH = 2048, 128
+ROWS, LENGTH = 1024, 128
 
 
 class Run(NamedTuple):
-    """One pre-training: what is changed, the seed, and how many tokens it reads."""
+    """One pre-training: its name, what is changed, the seed, and how many tokens it reads."""
 
     variant: str
+    changes: tuple[str, ...]
     seed: int
     tokens: float
 
@@ -59,7 +85,7 @@ class Run(NamedTuple):
     def command(self) -> list[str]:
         """Return its arguments."""
         own = [f"output={self.folder}", f"seed={self.seed}", f"training.budget={self.tokens:.0f} tokens"]
-        return ["pretrain", RECIPE, *own, "training.evaluations=0", *VARIANTS[self.variant]]
+        return ["pretrain", RECIPE, *own, "training.evaluations=0", *FIRST, *self.changes]
 
     @property
     def receipt(self) -> Path:
@@ -107,15 +133,16 @@ def _measure(run: Path) -> float:
     return PretrainLearner(model, objective, held_out, held_out, prepared.vocabulary, 0).validate(ROWS)["loss"]
 
 
-def table(seeds: int, tokens: float) -> str:
-    """Return a row for each variant: loss, difference from the first by seed, what it takes for the same loss."""
-    first = next(iter(VARIANTS))
-    runs = {variant: _finished(variant, seeds, tokens) for variant in VARIANTS}
-    twice = _finished(first, seeds, 2 * tokens)
+def table(study: Study, seeds: int) -> str:
+    """Return a row for each variant: loss, difference from the first by seed, what it takes for the first's loss."""
+    runs = {name: _finished(name, changes, seeds, study.tokens) for name, changes in study.variants.items()}
+    first = next(iter(runs))
+    other = _finished(first, study.variants[first], seeds, study.besides * study.tokens)
     base = {run.seed: run.loss for run in runs[first]}
-    doubled = {run.seed: run.loss - base[run.seed] for run in twice if run.seed in base}
+    apart = {run.seed: run.loss - base[run.seed] for run in other if run.seed in base}
+    doubled = {seed: difference / math.log2(study.besides) for seed, difference in apart.items()}
     lines = [
-        "| variant | seeds | held-out loss | against the first | tokens for its loss | time of a token | time |",
+        "| variant | seeds | held-out loss | against the first | tokens | time of a token | time |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for variant, done in runs.items():
@@ -123,7 +150,7 @@ def table(seeds: int, tokens: float) -> str:
             lines.append(f"| {variant} | 0 | not run | | | | |")
             continue
         paired = {run.seed: run.loss - base[run.seed] for run in done if run.seed in base}
-        fewer = _worth([paired[s] for s in paired if s in doubled], [doubled[s] for s in paired if s in doubled])
+        fewer = _part([paired[s] for s in paired if s in doubled], [doubled[s] for s in paired if s in doubled])
         price = _price(done, runs[first])
         told = [
             variant, str(len(done)), _spread(run.loss for run in done),
@@ -131,14 +158,14 @@ def table(seeds: int, tokens: float) -> str:
             _factor(fewer), _factor(price), _factor(fewer and price and fewer * price),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(told)} |")
-    if twice:
-        told = [f"{first}, twice the tokens", str(len(twice)), _spread(run.loss for run in twice)]
-        lines.append(f"| {' | '.join(told)} | {_spread(doubled.values(), sign=True)} | 2.00 | | |")
+    if other:
+        told = [f"{first}, {study.besides:g} × the tokens", str(len(other)), _spread(run.loss for run in other)]
+        lines.append(f"| {' | '.join(told)} | {_spread(apart.values(), sign=True)} | {study.besides:.2f} | | |")
     return "\n".join(lines)
 
 
-def _finished(variant: str, seeds: int, tokens: float) -> list[Run]:
-    runs = [Run(variant, seed, tokens) for seed in range(seeds)]
+def _finished(variant: str, changes: tuple[str, ...], seeds: int, tokens: float) -> list[Run]:
+    runs = [Run(variant, changes, seed, tokens) for seed in range(seeds)]
     return [run for run in runs if is_finished(run.folder)]
 
 
@@ -153,9 +180,9 @@ def _spread(values: Iterable[float], sign: bool = False) -> str:
     return mean if summary.high is None else f"{mean} ± {summary.high - summary.mean:.3f}"
 
 
-def _worth(paired: list[float], doubling: list[float]) -> float | None:
-    """Return what part of the first variant's tokens buys the same loss, from what a doubling of them buys."""
-    return 2 ** (sum(paired) / sum(doubling)) if paired and sum(doubling) < 0 else None
+def _part(paired: list[float], doubling: list[float]) -> float | None:
+    """Return the part of the first variant's tokens that buys the first's loss, from what a doubling of them buys."""
+    return 2 ** -(sum(paired) / sum(doubling)) if paired and sum(doubling) < 0 else None
 
 
 def _price(runs: list[Run], first: list[Run]) -> float | None:
@@ -171,28 +198,31 @@ def _factor(value: float | None) -> str:
 def main() -> None:
     """Run what is missing and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=float, default=5e5, help="tokens of each run")
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--tokens", type=float, help="tokens of each run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
     parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
     options = parser.parse_args()
-    first = next(iter(VARIANTS))
+    study = STUDIES[options.study]
+    study = study._replace(tokens=options.tokens or study.tokens)
+    first = next(iter(study.variants))
     if not options.only_table:
+        asked = [(name, changes, study.tokens) for name, changes in study.variants.items()]
+        asked.append((first, study.variants[first], study.besides * study.tokens))
         runs = [
-            Run(variant, seed, tokens)
+            Run(name, changes, seed, amount)
             for seed in range(options.seeds)
             # Other neighbours for each variant with each seed: two that run side by side share a machine.
-            for variant, tokens in Random(seed).sample(
-                [*dict.fromkeys(VARIANTS, options.tokens).items(), (first, 2 * options.tokens)], len(VARIANTS) + 1
-            )
+            for name, changes, amount in Random(seed).sample(asked, len(asked))
         ]
         # Some steps first, whose corpus is encoded and whose shapes are compiled in nobody's time: a corpus by one run
         # alone, shapes by all at once.
-        run_all([Run(first, seed, 8e4).command for seed in range(options.seeds)], 1)
-        run_all([Run(variant, 0, 8e4).command for variant in VARIANTS], options.jobs)
+        run_all([Run(first, study.variants[first], seed, 8e4).command for seed in range(options.seeds)], 1)
+        run_all([Run(name, changes, 0, 8e4).command for name, changes in study.variants.items()], options.jobs)
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(Run.do, runs))
-    write(PAGE, {"table": table(options.seeds, options.tokens)})
+    write(PAGE, {options.study: table(study, options.seeds)})
 
 
 if __name__ == "__main__":
