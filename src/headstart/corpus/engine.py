@@ -20,6 +20,7 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.errors import HeadstartError, ResourceError, told_elsewhere
+from headstart.core.processes import cores
 
 if TYPE_CHECKING:
     import daft
@@ -76,9 +77,7 @@ def start(config: EngineConfig) -> None:
 
 def workers(config: EngineConfig) -> int:
     """Return how many tasks run at a time: as the recipe says, or one for each core that is ours to use."""
-    if config.workers is not None:
-        return config.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores() if config.workers is None else config.workers
 
 
 def evaluate(table: pa.Table, expressions: Mapping[str, Expression]) -> pa.Table:

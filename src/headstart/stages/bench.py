@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import torch
 
 from headstart.core import artifact
 from headstart.core.errors import DataError
+from headstart.core.processes import cores
 from headstart.stages import card
 from headstart.training import precision
 
@@ -98,7 +98,7 @@ def _today() -> str:
 def _machine() -> str:
     """Say what decides most: the cores, and the widest instructions that products of matrices can use."""
     widest = (name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in precision.cpu_flags())
-    return f"{len(os.sched_getaffinity(0))} cores, {next(widest, platform.machine())}"
+    return f"{cores()} cores, {next(widest, platform.machine())}"
 
 
 def _lines(page: Path) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from headstart.core import artifact
+from headstart.core.processes import cores
 from headstart.stages import environment
 from headstart.training import precision
 
@@ -28,7 +29,7 @@ def run() -> dict[str, Any]:
     return {
         "versions": artifact.versions(),
         "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(0),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
         "allocator": environment.allocator(),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headstart.core import artifact
+from headstart.core.processes import cores
 
 LAUNCHED = "HEADSTART_LAUNCHED"
 """Set for the processes that are started here. Asked to stop, they leave with 0: any other code starts them again."""
@@ -26,8 +27,6 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from headstart.training.world import cores
 
     os.environ[LAUNCHED] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import ResourceError, first_line
+from headstart.core.processes import cores
 from headstart.stages.study_cells import perform
 from headstart.stages.study_workers import Executor, LocalWorkers, died
 from headstart.studies.definition import Execution
-from headstart.training.world import cores
 
 _JOBS = "jobs"
 _LOOK_SECONDS = 0.5

@@ -10,16 +10,13 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any, Protocol
+
+from headstart.core.processes import clean_context, die_with_parent, without_main
 
 _CELLS = "headstart.stages.study_cells"
 _FAREWELL_SECONDS = 300
@@ -63,8 +60,7 @@ class LocalWorkers:
     def __init__(self, count: int, threads: int) -> None:
         """Start none yet: a worker starts with its first order."""
         warm_up()
-        methods = multiprocessing.get_all_start_methods()
-        self._context: BaseContext = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self._context = clean_context()
         self.capacity, self._threads = count, threads
         self._idle: list[_Worker] = []
         self._busy: dict[str, _Worker] = {}
@@ -106,7 +102,7 @@ class _Worker:
     def __init__(self, context: Any, threads: int) -> None:
         self.channel, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        with _without_main():
+        with without_main():
             self.process.start()
         theirs.close()
 
@@ -117,17 +113,6 @@ class _Worker:
         if code is None or code >= 0:
             return f"it left with code {code}"
         return f"signal {-code} ({signal.Signals(-code).name})"
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the program's main module, which a worker has no use for: a script would otherwise run again in each."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _end(workers: Iterable[_Worker]) -> None:
@@ -141,9 +126,7 @@ def _end(workers: Iterable[_Worker]) -> None:
 
 def _serve(channel: Connection, threads: int) -> None:
     """Perform orders until the channel is closed; the process dies with the one that started it, by whatever death."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    die_with_parent()
     # Asked to stop, training saves itself first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -157,8 +140,3 @@ def _serve(channel: Connection, threads: int) -> None:
             channel.send_bytes(perform(channel.recv_bytes().decode()).encode())
     except (EOFError, OSError, KeyboardInterrupt):
         return
-
-
-def _die_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)

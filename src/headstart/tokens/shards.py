@@ -12,11 +12,9 @@ Every tokens file but the last holds the same number of tokens, so a position ne
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from contextlib import ExitStack
+from itertools import pairwise, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -25,6 +23,7 @@ import numpy.typing as npt
 
 from headstart.core.contracts import Document, Ints
 from headstart.core.errors import ArtifactError, DataError
+from headstart.tokens.encoders import encoded
 from headstart.tokens.sentences import sentence_starts
 
 if TYPE_CHECKING:
@@ -64,37 +63,35 @@ def write(
     books = {"documents": 0, "empty_documents": 0, "characters": 0, "bytes": 0}
     unigrams = np.zeros(size, dtype=np.int64)
     replacement = _replacement(tokenizer)
-    backend = _text_only(tokenizer)
     tokens = 0
     with ExitStack() as stack:
         out = stack.enter_context(TokenFiles(folder, _dtype(size), limit_tokens))
         document_file = stack.enter_context((folder / "documents.bin").open("wb"))
         sentence_file = stack.enter_context((folder / "sentences.bin").open("wb"))
-        stack.enter_context(_all_cores())
         last_document, sentence_open, sentences, kept = -1, False, 0, 0
-        for batch, encoded in _encoded(_batches(_pieces(documents, books), batch_characters), backend):
+        reading, encoding = tee(_batches(_pieces(documents, books), batch_characters))
+        texts = ([piece.text for piece in batch] for batch in encoding)
+        for batch, found in zip(reading, encoded(texts, tokenizer.backend_tokenizer.to_str()), strict=True):
             document_starts: list[int] = []
             sentence_positions: list[int] = []
-            flat: list[int] = []
-            for piece, encoding in zip(batch, encoded, strict=True):
+            position = tokens
+            for piece, length in zip(batch, found.lengths, strict=True):
                 sentence_open = sentence_open or piece.opens_sentence
-                ids = encoding.ids
-                if not ids:
+                if not length:
                     continue
-                position = tokens + len(flat)
                 if piece.document != last_document:
                     document_starts.append(position)
                     last_document = piece.document
                 if sentence_open:
                     sentence_positions.append(position)
                     sentence_open = False
-                flat.extend(ids)
-            stream = replacement[np.asarray(flat, dtype=np.int64)]
+                position += length
+            stream = replacement[found.ids]
             unigrams += np.bincount(stream, minlength=size)
             out.write(stream)
             _append(document_file, document_starts)
             _append(sentence_file, sentence_positions)
-            tokens += len(flat)
+            tokens = position
             sentences += len(sentence_positions)
             kept += len(document_starts)
             if on_documents is not None:
@@ -233,29 +230,6 @@ def _batches(pieces: Iterable[_Piece], characters: int) -> Iterator[list[_Piece]
         yield batch
 
 
-def _encoded(batches: Iterable[list[_Piece]], backend: Any) -> Iterator[tuple[list[_Piece], list[Any]]]:
-    """Yield batches with their encodings; while one is encoded, the one before is used and the next one read."""
-    with ThreadPoolExecutor(1) as ahead:
-        before: tuple[list[_Piece], Future[list[Any]]] | None = None
-        for batch in batches:
-            texts = [piece.text for piece in batch]
-            coming = ahead.submit(backend.encode_batch_fast, texts, add_special_tokens=False)
-            if before is not None:
-                yield before[0], before[1].result()
-            before = batch, coming
-        if before is not None:
-            yield before[0], before[1].result()
-
-
-def _text_only(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """Return a copy of the backend that reads "[MASK]" in raw text as five characters or so, and never truncates."""
-    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    backend.encode_special_tokens = True
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
 def _replacement(tokenizer: PreTrainedTokenizerBase) -> Ints:
     """Return a table over ids that maps a special token which the model still found to the unknown token."""
     table = np.arange(len(tokenizer), dtype=np.int64)
@@ -276,17 +250,3 @@ def entropy(counts: Ints) -> float:
     """Return the entropy in nats of tokens drawn in proportion to counts."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
-
-
-@contextmanager
-def _all_cores() -> Iterator[None]:
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "true"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

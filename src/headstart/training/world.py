@@ -14,6 +14,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from headstart.core.processes import cores
+
 T = TypeVar("T")
 
 _PATIENCE = timedelta(days=1)
@@ -115,8 +117,3 @@ def _never_taken_down(group: object) -> None:
     its threads with that lock held: a deadlock of torch 2.13, met in one run of thirty on a busy machine.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
