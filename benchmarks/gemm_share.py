@@ -1,4 +1,7 @@
-"""The share of this machine's GEMM ceiling, in the format it is fast in, that a step reaches by useful FLOPs."""
+"""The share of this machine's GEMM ceiling, in the format it is fast in, that a step reaches by useful FLOPs.
+
+With it, where the time of a step goes by torch's profiler: what limits the lines that compare whole steps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import statistics
 import time
 
 import torch
-from pretraining import Ours
+from pretraining import CAUSAL_LM, SPAN_CORRUPTION, Ours
 from side_by_side import arguments, in_turns, number_format, report
 
 from headstart.core.contracts import Sample
@@ -14,6 +17,19 @@ from headstart.stages.forecast import flops_per_token
 from headstart.training import precision
 
 SIZES = (1024, 2048, 4096)
+CASES = {
+    "mini encoder": ("backbone.size=mini",),
+    "small encoder": ("backbone.size=small",),
+    "small decoder": CAUSAL_LM,
+    "small t5": SPAN_CORRUPTION,
+}
+KINDS = {
+    "products of matrices": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::", "mkl::"),
+    "attention": ("aten::_scaled_dot_product",),
+    "optimiser": ("Optimizer.step", "aten::_foreach", "aten::_fused_adamw", "aten::_fused_adam"),
+    "compiled code": ("CompiledFxGraph", "Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction"),
+}
+"""Beginnings of the profiler's names, by what is done; all others are the loss, copies and Python's own time."""
 
 
 def gemm(size: int, seconds: float = 0.5) -> float:
@@ -27,11 +43,24 @@ def gemm(size: int, seconds: float = 0.5) -> float:
     return 2 * size**3 * times / passed
 
 
+def where_time_goes(ours: Ours, steps: int = 2) -> dict[str, float]:
+    """Return the share of a step's time in each kind of work."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        ours.tokens_per_second(steps)
+    shares = dict.fromkeys([*KINDS, "other"], 0.0)
+    events = profiler.key_averages()
+    whole = sum(event.self_cpu_time_total for event in events)
+    for event in events:
+        kind = next((kind for kind, names in KINDS.items() if event.key.startswith(names)), "other")
+        shares[kind] += event.self_cpu_time_total / whole
+    return {kind: round(share, 3) for kind, share in shares.items()}
+
+
 def main() -> None:
-    """Measure mini and small, one line of JSON each."""
-    options = arguments(__doc__ or "")
-    for size in ("mini", "small"):
-        ours = Ours(f"backbone.size={size}")
+    """Measure each network, one line of JSON each."""
+    options = arguments(__doc__ or "", repetitions=3)
+    for name, overrides in CASES.items():
+        ours = Ours(*overrides)
         batch = ours.learner.batch([Sample(0, i) for i in range(8)])
         with ours.loop.stepper.eager():
             # Counted under a dispatch mode, where compiled layers would be given up for good.
@@ -42,8 +71,9 @@ def main() -> None:
             ours=lambda: per_token * ours.tokens_per_second(steps),  # noqa: B023
             theirs=lambda: max(gemm(side) for side in SIZES),
         )
-        report(f"share of the {number_format()} GEMM ceiling, {size} encoder", found["ours"], found["theirs"], 0.4,
-               "FLOP/s", tokens_per_second=round(statistics.median(found["ours"]) / per_token))  # fmt: skip
+        report(f"share of the {number_format()} GEMM ceiling, {name}", found["ours"], found["theirs"], 0.4, "FLOP/s",
+               tokens_per_second=round(statistics.median(found["ours"]) / per_token),
+               time_goes=where_time_goes(ours))  # fmt: skip
 
 
 if __name__ == "__main__":

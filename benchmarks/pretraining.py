@@ -21,6 +21,12 @@ from headstart.tokens.rows import cut
 from headstart.training.budget import Budget
 from headstart.training.loop import Loop
 
+CAUSAL_LM = ("objective={name: causal_lm}", "backbone={family: decoder, size: small, dropout: 0.0}",
+             "training.optim=adamw")  # fmt: skip
+SPAN_CORRUPTION = ("objective={name: span_corruption}",
+                   "backbone={family: encoder-decoder, kind: t5, size: small, dropout: 0.0}",
+                   "training.optim=adamw")  # fmt: skip
+"""What turns the mini encoder into the other two networks that stand against Trainer, by Trainer's optimiser."""
 TURN_SECONDS, MOST_STEPS = 15.0, 12
 """A turn is as many steps as fit: a slow machine, or a larger network, takes fewer."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from pretraining import Ours
+from pretraining import CAUSAL_LM, SPAN_CORRUPTION, Ours
 from side_by_side import arguments, in_turns, number_format, report
 from trainers import Rows, choose_attention, samples_per_second
 from transformers import DataCollatorForLanguageModeling
@@ -17,17 +17,8 @@ from transformers import DataCollatorForLanguageModeling
 from headstart.core.contracts import Sample
 
 CASES = {
-    "causal_lm, small decoder": (
-        ("objective={name: causal_lm}", "backbone={family: decoder, size: small, dropout: 0.0}"),
-        "AutoModelForCausalLM",
-    ),
-    "span_corruption, small t5": (
-        (
-            "objective={name: span_corruption}",
-            "backbone={family: encoder-decoder, kind: t5, size: small, dropout: 0.0}",
-        ),
-        "AutoModelForSeq2SeqLM",
-    ),
+    "causal_lm, small decoder": (CAUSAL_LM, "AutoModelForCausalLM"),
+    "span_corruption, small t5": (SPAN_CORRUPTION, "AutoModelForSeq2SeqLM"),
 }
 
 
@@ -35,7 +26,7 @@ def main() -> None:
     """Measure both, one line of JSON each; tokens are those that the network reads."""
     options = arguments(__doc__ or "", repetitions=3)
     for name, (overrides, auto_class) in CASES.items():
-        ours = Ours(*overrides, "training.optim=adamw")
+        ours = Ours(*overrides)
         steps = ours.warm_up(options.quick)
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids)
         torch.manual_seed(0)

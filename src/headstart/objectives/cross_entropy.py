@@ -36,8 +36,7 @@ def loss_with_gradient(
     total = torch.zeros((), dtype=torch.float32, device=logits.device)
     for rows in few_rows(logits):
         label, weight = labels[rows].unsqueeze(1), weights[rows].unsqueeze(1).float()
-        values = logits[rows].to(torch.float32, copy=True)
-        values -= values.amax(1, keepdim=True)
+        values = _less_the_largest(logits[rows], None if gradient is None else gradient[rows])
         chosen = values.gather(1, label)
         values.exp_()
         whole = values.sum(1, keepdim=True)
@@ -45,8 +44,17 @@ def loss_with_gradient(
         if gradient is not None:
             values *= weight / whole
             values.scatter_add_(1, label, -weight)
-            gradient[rows] = values
+            if gradient.dtype != torch.float32:
+                gradient[rows] = values
     return total
+
+
+def _less_the_largest(logits: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """Return each row in fp32 less its largest, in the place of the gradient if that is in fp32 too."""
+    if logits.dtype == torch.float32:
+        return torch.sub(logits, logits.amax(1, keepdim=True), out=gradient)
+    values = logits.float()
+    return values.sub_(values.amax(1, keepdim=True))
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
@@ -54,13 +62,12 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        total = loss_with_gradient(logits, labels, weights, gradient)
-        if gradient is not None:
-            ctx.save_for_backward(gradient)
-        return total
+        ctx.gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        return loss_with_gradient(logits, labels, weights, ctx.gradient)
 
     @staticmethod
     def backward(ctx: Any, above: torch.Tensor) -> Any:
-        (gradient,) = ctx.saved_tensors
-        return gradient * above, None, None
+        # Taken, not kept: it is as wide as the vocabulary, and multiplied where it lies.
+        gradient = ctx.gradient
+        del ctx.gradient
+        return gradient.mul_(above), None, None
