@@ -5,6 +5,7 @@ tokenizers has threads of its own, but what Python does around them would keep o
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -31,14 +32,19 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: str) -> Iterator[Encode
     No special tokens are added, and the name of one in a text is encoded as text.
     """
     left, processes = iter(batches), _processes()
+    yield from _here(left, tokenizer, FEW_CHARACTERS if processes > 1 else math.inf)
+    yield from _in_processes(left, tokenizer, processes)
+
+
+def _here(batches: Iterator[Sequence[str]], tokenizer: str, enough: float) -> Iterator[Encoded]:
+    """Encode in this process, until so many characters are through or all is done."""
+    words, characters = Words(_text_only(tokenizer)), 0
     with _on_all_cores():
-        words, characters = Words(_text_only(tokenizer)), 0
-        for batch in left:
+        for batch in batches:
             yield words.encode(batch)
             characters += sum(map(len, batch))
-            if characters >= FEW_CHARACTERS and processes > 1:
-                break
-    yield from _in_processes(left, tokenizer, processes)
+            if characters >= enough:
+                return
 
 
 def _in_processes(batches: Iterator[Sequence[str]], tokenizer: str, processes: int) -> Iterator[Encoded]:
