@@ -26,8 +26,8 @@ CASES = {
 KINDS = {
     "products of matrices": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::", "mkl::"),
     "attention": ("aten::_scaled_dot_product",),
-    "optimiser": ("Optimizer.step", "aten::_foreach", "aten::_fused_adamw", "aten::_fused_adam"),
-    "compiled code": ("CompiledFxGraph", "Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction"),
+    "optimiser": ("Optimizer.step", "aten::_foreach", "aten::_fused_adam"),
+    "compiled code": ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction"),
 }
 """Beginnings of the profiler's names, by what is done; all others are the loss, copies and Python's own time."""
 
