@@ -18,8 +18,8 @@ import numpy as np
 Ids: TypeAlias = "array[int]"
 """Four bytes each; a list would be one more object for the garbage collector to visit, a quarter of a million times."""
 
-_MOST_WORDS = 1 << 18
-"""Words remembered: about 60 MB. All are forgotten when there are more; the frequent ones are soon back."""
+_MOST_WORDS = 1 << 17
+"""Words remembered: about 30 MB. When there are more, those met last are forgotten, mostly rare ones."""
 _LOT = 128
 """Unknown words encoded as one text: by itself, each costs twice as much."""
 
@@ -50,8 +50,8 @@ class Words:
     def encode(self, texts: Iterable[str]) -> Encoded:
         """Return what the tokenizer gives each text, without special tokens."""
         if len(self._first) + len(self._later) > self._most:
-            self._first.clear()
-            self._later.clear()
+            self._first.forget_the_newer_half()
+            self._later.forget_the_newer_half()
         found: list[list[Ids]] = []
         whole: list[_Unknown] = []
         for text in texts:
@@ -111,6 +111,11 @@ class _Memory(dict[str, Ids]):
         ids = self[word] = array("I")
         self._waiting.append(_Unknown(word, ids))
         return ids
+
+    def forget_the_newer_half(self) -> None:
+        """Keep what was met first, which the frequent words are among."""
+        for word in list(self)[len(self) // 2 :]:
+            del self[word]
 
     def taken(self) -> list[_Unknown]:
         """Return what waits, once."""

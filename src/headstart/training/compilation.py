@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import torch
+from torch._functorch import config as partitioning
 from transformers import PreTrainedModel
 
 from headstart.core.errors import ResourceError
@@ -21,10 +22,20 @@ def compile_layers(module: torch.nn.Module) -> int:
             "training.compile needs a C++ compiler, and there is none",
             do="Install g++ or set training.compile to false",
         )
+    _compute_masks_when_needed()
     layers = [layer for stack in module.modules() if isinstance(stack, torch.nn.ModuleList) for layer in stack]
     for layer in layers:
         layer.compile()
     return len(layers)
+
+
+def _compute_masks_when_needed() -> None:
+    """Let the backward pass compute again what is cheap, though a matrix product reads it, instead of keeping it.
+
+    What was kept of a ReLU is where it was nought, and compiled code writes such truth values one by one: at
+    4,096 × 2,048 that takes twice as long as the product before it. T5 small in fp32 trains 1.10 × as fast.
+    """
+    partitioning.ban_recompute_materialized_backward = False
 
 
 def forget_shapes() -> None:
