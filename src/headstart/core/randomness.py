@@ -9,18 +9,35 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random.bit_generator import ISeedSequence
 
 _MASK_64 = (1 << 64) - 1
 _FEISTEL_ROUNDS = 6
 
 
 @lru_cache(maxsize=4096)
-def _key(seed: int, epoch: int, purpose: str) -> int:
+def _key(seed: int, epoch: int, purpose: str) -> npt.NDArray[np.uint64]:
     digest = hashlib.blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest, "little")
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+class _NoEntropy(ISeedSequence):
+    """Seeds with noughts: given a key, numpy's Philox asks the system for entropy all the same, and discards it."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> npt.NDArray[Any]:
+        return np.zeros(n_words, dtype)
+
+
+_NO_ENTROPY: Any = _NoEntropy()
+_NOTHING_DRAWN: dict[str, Any] = {
+    "bit_generator": "Philox",
+    "buffer": np.zeros(4, np.uint64), "buffer_pos": 4,
+    "has_uint32": 0, "uinteger": 0,
+}  # fmt: skip
 
 
 def generator(seed: int, epoch: int, index: int, purpose: str) -> np.random.Generator:
@@ -29,8 +46,11 @@ def generator(seed: int, epoch: int, index: int, purpose: str) -> np.random.Gene
     The key is derived from (seed, epoch, purpose); the sample's index is the high word of Philox's
     counter, so the streams of two samples never overlap.
     """
-    counter = (index & _MASK_64) << 192
-    return np.random.Generator(np.random.Philox(key=_key(seed, epoch, purpose), counter=counter))
+    philox = np.random.Philox(_NO_ENTROPY)
+    counter = np.array([0, 0, 0, index & _MASK_64], np.uint64)
+    state: Any = _NOTHING_DRAWN | {"state": {"counter": counter, "key": _key(seed, epoch, purpose)}}
+    philox.state = state
+    return np.random.Generator(philox)
 
 
 def integer(seed: int, epoch: int, index: int, purpose: str) -> int:
@@ -63,9 +83,7 @@ def permute(
     if values.size and int(values.max()) >= length:
         raise ValueError(f"position {int(values.max())} lies outside [0, {length})")
     half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
-    keys = np.random.Generator(np.random.Philox(key=_key(seed, epoch, purpose))).integers(
-        0, 2**63, size=_FEISTEL_ROUNDS, dtype=np.uint64
-    )
+    keys = generator(seed, epoch, 0, purpose).integers(0, 2**63, size=_FEISTEL_ROUNDS, dtype=np.uint64)
     values = _feistel(values, half_bits, keys)
     outside = values >= length
     while outside.any():

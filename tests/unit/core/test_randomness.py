@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -131,3 +133,12 @@ PERMUTED = [6, 7, 3, 5, 2, 4, 1, 0]
 DRAWN = [354, 840, 314, 447]
 INTEGER = 6497591731797516691
 FRACTION = 0.659487179958376
+
+
+@given(seeds, st.integers(0, 1000), st.integers(0, 2**64 - 1), st.text(max_size=5))
+def test_a_generator_is_philox_under_a_hashed_key_at_the_index(seed, epoch, index, purpose):
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=16).digest()
+    plain = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"), counter=index << 192))
+    ours = generator(seed, epoch, index, purpose)
+    for drawn in (lambda g: g.random(5), lambda g: g.integers(0, 7, 5), lambda g: g.random(3, dtype=np.float32)):
+        assert np.array_equal(drawn(ours), drawn(plain))
