@@ -89,8 +89,7 @@ class PackedRows:
         mask = np.zeros((len(first), self._width), dtype=bool)
         if not self.shape.separates:
             return mask, np.zeros(len(first), dtype=np.int64)
-        document = self._document_at(first)
-        last = self._document_at(first + self._width)
+        document, last = self._document_at(np.stack([first, first + self._width]))
         counts = last - document
         row = np.repeat(np.arange(len(first)), counts)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -14,6 +15,8 @@ from headstart.core.randomness import permute
 
 WINDOW = 8
 """Batches that are sorted together by length, where lengths differ: enough to spare most padding."""
+_STRETCH = 4096
+"""Places of an epoch that are shuffled at a time: so many take hardly longer than the 32 of a batch."""
 
 
 def samples_of_step(step: int, batch_size: int, length: int, seed: int, before: int = 0) -> list[Sample]:
@@ -86,9 +89,16 @@ def _samples(positions: Ints, length: int, seed: int, first: int = 0) -> list[Sa
     epochs, offsets = positions // length, positions % length
     samples: list[Sample] = []
     for epoch in np.unique(epochs):
-        indices = permute(offsets[epochs == epoch], length, seed, int(epoch))
-        samples.extend(Sample(int(epoch), first + int(index)) for index in indices)
+        stretches, places = np.divmod(offsets[epochs == epoch], _STRETCH)
+        for stretch in np.unique(stretches):
+            indices = _shuffled(int(stretch), length, seed, int(epoch))[places[stretches == stretch]]
+            samples.extend(Sample(int(epoch), first + index) for index in indices.tolist())
     return samples
+
+
+@lru_cache(maxsize=64)
+def _shuffled(stretch: int, length: int, seed: int, epoch: int) -> Ints:
+    return permute(np.arange(stretch * _STRETCH, min((stretch + 1) * _STRETCH, length)), length, seed, epoch)
 
 
 def global_batch(feed: Feed, step: int, batch_size: int, seed: int, before: int = 0) -> list[Sample]:
