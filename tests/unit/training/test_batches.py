@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.core.contracts import Part, Sample
+from headstart.core.randomness import permute
 from headstart.training.batches import (
     WINDOW,
     batches_from,
@@ -79,6 +80,13 @@ def test_a_step_is_a_pure_function(given_sizes, step):
     assert samples_of_step(step, batch_size, length, seed) == samples_of_step(step, batch_size, length, seed)
     assert samples_by_length(step, batch_size, lengths, seed) == samples_by_length(step, batch_size, lengths, seed)
     assert len(samples_by_length(step, batch_size, lengths, seed)) == batch_size
+
+
+def test_a_long_epoch_is_shuffled_as_one():
+    length, seed = 10_000, 7
+    found = [sample for step in range(100) for sample in samples_of_step(step, 128, length, seed)]
+    first, second = permute(np.arange(length), length, seed, 0), permute(np.arange(2_800), length, seed, 1)
+    assert found == [Sample(0, i) for i in first.tolist()] + [Sample(1, i) for i in second.tolist()]
 
 
 def test_seeds_give_other_orders():
