@@ -12,7 +12,7 @@ import sys
 from pretraining import Ours
 from side_by_side import arguments, in_turns, report
 
-from headstart.stages.environment import KEEP, TUNABLES
+from headstart.stages.runs.environment import KEEP, TUNABLES
 
 CASES = {
     "masked LM, mini encoder": (),

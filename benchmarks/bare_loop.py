@@ -8,7 +8,8 @@ import torch
 from pretraining import Ours
 from side_by_side import arguments, in_turns, report
 
-from headstart.training import optimiser, precision
+from headstart.training import optimizer as optimiser
+from headstart.training import precision
 
 
 class Bare:

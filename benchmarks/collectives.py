@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headstart.core import config
 from headstart.evaluation import cluster
-from headstart.stages import stand_ins
-from headstart.stages.learner import CorpusRows, PretrainLearner
-from headstart.stages.networks import build_model, objective_of, tokenizer_of
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.plan import synthetic as stand_ins
+from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.training.loop import Loop
 from headstart.training.world import joined
 

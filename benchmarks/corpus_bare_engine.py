@@ -31,15 +31,17 @@ def bare(data: Path, folder: Path) -> None:
     from daft.functions import hash as hashed
     from daft.functions import length, split
 
-    from headstart.corpus import contamination, engine, lines, quality
-    from headstart.corpus.cleaning import Normal
-    from headstart.corpus.contamination import ContaminationConfig
-    from headstart.corpus.fingerprints import SignatureConfig, fingerprints
-    from headstart.corpus.language import Language, LanguageConfig
-    from headstart.corpus.personal import Personal, PersonalConfig
-    from headstart.corpus.proportions import chances
-    from headstart.corpus.shingles import shingle_sets, words_of
-    from headstart.corpus.unicode import Unicode, UnicodeConfig
+    from headstart.corpus.clean import quality
+    from headstart.corpus.clean.language import Language, LanguageConfig
+    from headstart.corpus.clean.part import Normal
+    from headstart.corpus.clean.personal import Personal, PersonalConfig
+    from headstart.corpus.clean.unicode import Unicode, UnicodeConfig
+    from headstart.corpus.dedup import contamination, lines
+    from headstart.corpus.dedup.contamination import ContaminationConfig
+    from headstart.corpus.dedup.fingerprints import SignatureConfig, fingerprints
+    from headstart.corpus.parts import engine
+    from headstart.corpus.parts.shingles import shingle_sets, words_of
+    from headstart.corpus.select.proportions import chances
 
     engine.start(engine.EngineConfig())
     sets = ContaminationConfig.model_validate({"sets": [SQUAD]})

@@ -76,8 +76,9 @@ def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
     """Run ours; return what was dropped for what."""
     from daft import col
 
-    from headstart.corpus import duplicates, engine
-    from headstart.corpus.fingerprints import fingerprints, normal
+    from headstart.corpus.dedup import duplicates
+    from headstart.corpus.dedup.fingerprints import fingerprints, normal
+    from headstart.corpus.parts import engine
 
     config = duplicates.DuplicatesConfig.model_validate({"near": {"jaccard": threshold}})
     assert config.near is not None
@@ -117,8 +118,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=5000)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    from headstart.corpus import engine
-    from headstart.corpus.fingerprints import SignatureConfig
+    from headstart.corpus.dedup.fingerprints import SignatureConfig
+    from headstart.corpus.parts import engine
 
     engine.start(engine.EngineConfig())
     texts = planted(500 if options.quick else options.documents, seed=0)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from corpus_slices import DATA, megabytes_of, run_ours, slices
 from side_by_side import in_turns, report
 
-from headstart.corpus.unicode import USUAL
+from headstart.corpus.clean.unicode import USUAL
 
 STOP = ("the", "be", "to", "of", "and", "that", "have", "with")
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u2060\ufeff]")
@@ -102,7 +102,7 @@ def signature(words: list[str]) -> np.ndarray:
 
 def clean(path: str) -> list[tuple[str, str, bytes]]:
     """Clean one file; return text, hash and signature of what is kept."""
-    from headstart.corpus.personal import _PATTERNS, replace
+    from headstart.corpus.clean.personal import _PATTERNS, replace
 
     kept, gates = [], {kind: re.compile(known.gate) for kind, known in _PATTERNS.items()}
     for text in pq.read_table(path, columns=["text"])["text"].to_pylist():

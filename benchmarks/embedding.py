@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from side_by_side import arguments, in_turns, number_format, report
 from texts import wikipedia
 
-from headstart.stages.embedder import Embedder
+from headstart.stages.search.embedder import Embedder
 from headstart.training import precision
 
 

@@ -13,8 +13,8 @@ from side_by_side import DATA
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Adaptation
-from headstart.stages.adapt import TaskLearner, loop_of
-from headstart.stages.finetune import FinetuneTraining, settings_of
+from headstart.stages.finetune.cell import TaskLearner, loop_of
+from headstart.stages.finetune.recipe import FinetuneTraining, settings_of
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder

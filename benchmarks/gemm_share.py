@@ -12,8 +12,8 @@ import torch
 from pretraining import CAUSAL_LM, SPAN_CORRUPTION, Ours
 from side_by_side import arguments, in_turns, number_format, report
 
-from headstart.core.contracts import Sample
-from headstart.stages.forecast import flops_per_token
+from headstart.core.data import Sample
+from headstart.stages.runs.flops import flops_per_token
 from headstart.training import precision
 
 SIZES = (1024, 2048, 4096)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from headstart.core import config
-from headstart.core.contracts import Sample
-from headstart.stages.learner import CorpusRows, PretrainLearner
-from headstart.stages.networks import build_model, objective_of, tokenizer_of
-from headstart.stages.prepare import Prepared, prepare
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.core.data import Sample
+from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
+from headstart.stages.pretrain.prepare import Prepared, prepare
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training.budget import Budget

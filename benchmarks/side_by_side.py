@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from headstart.stages import environment
+from headstart.stages.runs import environment
 from headstart.training import precision
 
 DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))

@@ -14,7 +14,7 @@ from side_by_side import arguments, in_turns, number_format, report
 from trainers import Rows, choose_attention, samples_per_second
 from transformers import DataCollatorForLanguageModeling
 
-from headstart.core.contracts import Sample
+from headstart.core.data import Sample
 
 CASES = {
     "causal_lm, small decoder": (CAUSAL_LM, "AutoModelForCausalLM"),

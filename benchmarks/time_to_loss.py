@@ -40,10 +40,10 @@ from transformers import (
 )
 
 from headstart.core import artifact
-from headstart.core.contracts import Sample
-from headstart.stages import environment
-from headstart.stages.learner import PretrainLearner
-from headstart.stages.warm_start import warm_start
+from headstart.core.data import Sample
+from headstart.stages.pretrain.learner import PretrainLearner
+from headstart.stages.pretrain.warm_start import warm_start
+from headstart.stages.runs import environment
 from headstart.training import precision
 from headstart.training.progress import read_curve
 

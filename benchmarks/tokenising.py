@@ -20,9 +20,9 @@ from texts import megabytes_of_wikipedia
 from transformers import PreTrainedTokenizerFast
 
 from headstart.core import config
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.evaluation.memory import PeakMemory
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import shards
 
 LENGTH = 128

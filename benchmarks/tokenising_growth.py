@@ -14,9 +14,9 @@ from side_by_side import arguments, report
 from texts import megabytes_of_wikipedia
 
 from headstart.core import config
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.evaluation.memory import PeakMemory
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import shards
 
 SIZES = (10, 30, 100, 300)

@@ -14,7 +14,7 @@ import numpy as np
 
 from headstart.backbones.sizes import SIZES
 from headstart.core import registry
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.tasks.source import has_head
 
 PAGE = Path(__file__).parent / "support.md"

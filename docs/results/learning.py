@@ -118,10 +118,10 @@ def _measure(run: Path) -> float:
 
     from headstart.core import config
     from headstart.objectives.masked_lm import MaskedLM
-    from headstart.stages.learner import CorpusRows, PretrainLearner
-    from headstart.stages.networks import tokenizer_of
-    from headstart.stages.prepare import prepare
-    from headstart.stages.pretrain import PretrainRecipe
+    from headstart.stages.pretrain.build import tokenizer_of
+    from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
+    from headstart.stages.pretrain.prepare import prepare
+    from headstart.stages.pretrain.recipe import PretrainRecipe
     from headstart.tokens.rows import cut
 
     recipe = config.fill(PretrainRecipe, read(run)["recipe"])

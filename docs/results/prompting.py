@@ -23,14 +23,14 @@ from typing import Any
 import transformers
 from pages import score, write
 
-from headstart.adaptation.as_is import AsIs
 from headstart.adaptation.full import Full
+from headstart.adaptation.zero_shot import AsIs
 from headstart.core import artifact, config
-from headstart.core.contracts import Examples, Feature, Reading
+from headstart.core.data import Examples, Feature, Reading
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig
-from headstart.stages.adapt import Splits, predict, run_cell
-from headstart.stages.finetune import FinetuneTraining
+from headstart.stages.finetune.cell import Splits, predict, run_cell
+from headstart.stages.finetune.recipe import FinetuneTraining
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify
 from headstart.tasks.prompt import Prompt

@@ -17,7 +17,7 @@ from typing import Any
 
 from pages import is_finished, read, run_all
 
-from headstart.stages.best_size import TABLE
+from headstart.stages.plan.best_size import TABLE
 
 RECIPE = "recipes/objectives/mini.yaml"
 

@@ -13,30 +13,34 @@ __version__ = "0.1.0"
 
 def corpus(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Build a corpus by a recipe (a file or a dictionary) and return its folder."""
-    from headstart.stages import corpus as stage
+    from headstart.stages.corpus import run as stage
+    from headstart.stages.corpus.recipe import CorpusRecipe
 
-    return stage.run(_recipe(recipe, stage.CorpusRecipe, overrides), quiet)
+    return stage.run(_recipe(recipe, CorpusRecipe, overrides), quiet)
 
 
 def pretrain(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Pre-train by a recipe (a file or a dictionary) and return the checkpoint's folder."""
-    from headstart.stages import pretrain as stage
+    from headstart.stages.pretrain import run as stage
+    from headstart.stages.pretrain.recipe import PretrainRecipe
 
-    return stage.run(_recipe(recipe, stage.PretrainRecipe, overrides), quiet)
+    return stage.run(_recipe(recipe, PretrainRecipe, overrides), quiet)
 
 
 def finetune(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Fine-tune by a recipe (a file or a dictionary) and return the model's folder."""
-    from headstart.stages import finetune as stage
+    from headstart.stages.finetune import run as stage
+    from headstart.stages.finetune.recipe import FinetuneRecipe
 
-    return stage.run(_recipe(recipe, stage.FinetuneRecipe, overrides), quiet)
+    return stage.run(_recipe(recipe, FinetuneRecipe, overrides), quiet)
 
 
 def plan(recipe: str | Path | dict[str, Any], *overrides: str) -> dict[str, Any]:
     """Forecast what a recipe will cost, from a few steps timed on this machine."""
-    from headstart.stages import plan as stage
+    from headstart import verbs
+    from headstart.stages.plan import forecast as stage
 
-    return stage.run(recipe, overrides)
+    return stage.run(verbs.load(recipe, overrides))
 
 
 def evaluate(model: str | Path, data: str | Path) -> dict[str, Any]:
@@ -56,21 +60,21 @@ def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str
 
 def index(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Build an index of passages by a recipe (a file or a dictionary) and return its folder."""
-    from headstart.stages import index as stage
+    from headstart.stages.search import index as stage
 
     return stage.run(_recipe(recipe, stage.IndexRecipe, overrides), quiet)
 
 
 def search(index: str | Path, *questions: str, count: int = 5) -> list[dict[str, Any]]:
     """Return for each question the passages of an index that are nearest to it."""
-    from headstart.stages import search as stage
+    from headstart.stages.search import query as stage
 
     return stage.run(Path(index), questions, count)
 
 
 def study(definition: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
     """Run the missing cells of a study (a file or a dictionary) and return its folder, tables included."""
-    from headstart.stages import study as stage
+    from headstart.studies import study as stage
     from headstart.studies.definition import Study
 
     filled: Study = _recipe(definition, Study, overrides)

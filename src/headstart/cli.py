@@ -14,7 +14,7 @@ import typer
 
 from headstart.core import artifact
 from headstart.core.errors import HeadstartError, RecipeError
-from headstart.stages import environment, launch
+from headstart.stages.runs import environment, launch
 
 _STOPPED = 130
 _RANK, _WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -55,12 +55,13 @@ def corpus(
 ) -> None:
     """Raw text → a cleaned, deduplicated, documented corpus; or a look at one, or at how two differ."""
     from headstart.core import config
-    from headstart.stages import corpus as stage
+    from headstart.stages.corpus import run as stage
+    from headstart.stages.corpus.recipe import CorpusRecipe
 
     if what in stage.LOOKS:
         _print(stage.look(what, more or [], number=number, rule=rule, seed=seed, as_json=as_json))
         return
-    filled = config.load(what, stage.CorpusRecipe, more or [])
+    filled = config.load(what, CorpusRecipe, more or [])
     before = _finished(filled.output)
     folder = stage.run(filled, quiet)
     _say_if_finished_before(before, folder)
@@ -78,9 +79,10 @@ def pretrain(
 ) -> None:
     """Raw text → checkpoint. An unfinished run of the same recipe goes on."""
     from headstart.core import config
-    from headstart.stages import pretrain as stage
+    from headstart.stages.pretrain import run as stage
+    from headstart.stages.pretrain.recipe import PretrainRecipe
 
-    filled = config.load(recipe, stage.PretrainRecipe, overrides or [])
+    filled = config.load(recipe, PretrainRecipe, overrides or [])
     before = _finished(filled.output)
     if (processes > 1 or restarts) and not before and "TORCHELASTIC_RUN_ID" not in os.environ:
         arguments = ["pretrain", recipe, *(overrides or []), *(["--quiet"] if quiet else [])]
@@ -95,10 +97,11 @@ def pretrain(
 def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False) -> None:
     """Checkpoint × task × adaptation → model, beside its baselines."""
     from headstart.core import config
-    from headstart.stages import finetune as stage
+    from headstart.stages.finetune import run as stage
+    from headstart.stages.finetune.recipe import FinetuneRecipe
 
     _require_one_process("finetune")
-    filled = config.load(recipe, stage.FinetuneRecipe, overrides or [])
+    filled = config.load(recipe, FinetuneRecipe, overrides or [])
     before = _finished(filled.output)
     folder = stage.run(filled, quiet)
     _say_if_finished_before(before, folder)
@@ -157,7 +160,7 @@ def bench(
 def index(recipe: Recipe, overrides: IndexOverrides = None, quiet: Quiet = False) -> None:
     """Raw text → an index of its passages, for search by meaning."""
     from headstart.core import config
-    from headstart.stages import index as stage
+    from headstart.stages.search import index as stage
 
     filled = config.load(recipe, stage.IndexRecipe, overrides or [])
     before = _finished(filled.output)
@@ -174,7 +177,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The passages of an index that answer a question best."""
-    from headstart.stages import search as stage
+    from headstart.stages.search import query as stage
 
     searcher = stage.Searcher(index)
     for question in questions or filter(str.strip, sys.stdin):
@@ -192,14 +195,16 @@ def plan(
     ] = False,
 ) -> None:
     """The price tag before anything is spent, from a few steps timed on this machine."""
+    from headstart import verbs
+
     if best:
-        from headstart.stages import best_size
+        from headstart.stages.plan import best_size
 
-        _print(best_size.render(best_size.run(recipe, overrides or [])))
+        _print(best_size.render(best_size.run(verbs.load(recipe, overrides or []))))
         return
-    from headstart.stages import plan as stage
+    from headstart.stages.plan import forecast as stage
 
-    _print(stage.render(stage.run(recipe, overrides or [])))
+    _print(stage.render(stage.run(verbs.load(recipe, overrides or []))))
 
 
 study = typer.Typer(
@@ -211,8 +216,8 @@ app.add_typer(study, name="study")
 @study.command("plan")
 def study_plan(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet = False) -> None:
     """The cells, what they share, and the forecast of time, energy and money, before anything is spent."""
-    from headstart.stages import study as stage
-    from headstart.stages import study_plan as planner
+    from headstart.studies import study as stage
+    from headstart.studies.run import plan as planner
 
     _print(planner.render(planner.run(stage.load(study, overrides or []), quiet)))
 
@@ -220,10 +225,10 @@ def study_plan(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet 
 @study.command("run")
 def study_run(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet = False) -> None:
     """Run the cells that are missing; a study that was stopped goes on. Leaves with 1 if a hole remains."""
-    from headstart.stages import study_workers
+    from headstart.studies.run import workers as study_workers
 
     study_workers.warm_up()
-    from headstart.stages import study as stage
+    from headstart.studies import study as stage
 
     _require_one_process("study run")
     filled = stage.load(study, overrides or [])
@@ -242,13 +247,13 @@ def study_table(
     ] = None,
 ) -> None:
     """The table as it stands, unfinished rows greyed."""
-    from headstart.stages import study as stage
+    from headstart.studies import study as stage
 
     standing = stage.Standing(stage.load(study, overrides or []))
     if form is None:
         from rich.console import Console
 
-        from headstart.studies import terminal
+        from headstart.studies.render import terminal
 
         terminal.show(Console(), standing.scores, standing.verdicts)
         return
@@ -264,8 +269,8 @@ def study_report(
     to: Annotated[Path | None, typer.Option(help="Folder for the page and tables; the study's own without.")] = None,
 ) -> None:
     """One HTML page that needs nothing beside it, and the tables as Markdown, CSV, Parquet and LaTeX."""
-    from headstart.stages import study as stage
-    from headstart.stages import study_report as reporter
+    from headstart.studies import study as stage
+    from headstart.studies.render import report as reporter
 
     _print(reporter.run(stage.Standing(stage.load(study, overrides or [])), to))
 
@@ -277,8 +282,8 @@ def study_power(
     difference: Annotated[float | None, typer.Option(help="Size of a difference, in the table's points.")] = None,
 ) -> None:
     """How many seeds and examples a difference needs, from the variance that was seen."""
-    from headstart.stages import study as stage
-    from headstart.stages import study_power as stage_power
+    from headstart.studies import study as stage
+    from headstart.studies.judge import seeds as stage_power
 
     _print(stage_power.run(stage.Standing(stage.load(study, overrides or [])), difference))
 
@@ -307,10 +312,10 @@ def schema(
     verb: Annotated[str, typer.Argument(help="corpus, pretrain, finetune, index or study.")] = "pretrain",
 ) -> None:
     """The JSON Schema of a recipe, for editors to complete and check from."""
+    from headstart import verbs
     from headstart.core import config, registry
-    from headstart.stages import recipes
 
-    known = recipes.by_verb()
+    known = verbs.by_verb()
     if verb not in known:
         raise RecipeError(
             f"there is no recipe for {verb!r}{registry.suggest(verb, known)}", allowed=f"Known: {', '.join(known)}"
@@ -324,11 +329,12 @@ def doctor(
 ) -> None:
     """What this machine can do, and the settings that follow; or whether a run is healthy."""
     if run is not None:
-        from headstart.stages import checkup
+        from headstart import verbs
+        from headstart.stages.doctor import checkup
 
-        _print(checkup.render(checkup.run(run)))
+        _print(checkup.render(checkup.run(run, verbs.recipe_of_run(run))))
         return
-    from headstart.stages import doctor as stage
+    from headstart.stages.doctor import machine as stage
 
     _print(stage.render(stage.run()))
 

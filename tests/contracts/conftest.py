@@ -23,11 +23,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart.backbones.sizes import SIZES
 from headstart.core import registry
-from headstart.core.contracts import Document, Examples, Objective, Rows, RowSource, Sample, Task, Vocabulary
+from headstart.core.contracts import Objective, RowSource, Task
+from headstart.core.data import Document, Examples, Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
-from headstart.stages.card import input_names
-from headstart.stages.learner import CorpusRows, RowFeed
-from headstart.stages.rehearsal import Pretraining
+from headstart.stages.pretrain.learner import CorpusRows, RowFeed
+from headstart.stages.pretrain.reopen import Pretraining
+from headstart.stages.runs.card import input_names
 from headstart.tasks import source
 from headstart.tokens import shards
 from headstart.tokens.rows import cut

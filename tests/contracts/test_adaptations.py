@@ -15,8 +15,9 @@ import transformers
 from tests.contracts.test_tasks import alike
 
 from headstart.core import registry
-from headstart.core.contracts import Adaptation, Feature, ParameterGroup, Reading, Rehearsal, Task
-from headstart.stages.adapt import TaskLearner, predict, trainable
+from headstart.core.contracts import Adaptation, Rehearsal, Task
+from headstart.core.data import Feature, ParameterGroup, Reading
+from headstart.stages.finetune.cell import TaskLearner, predict, trainable
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.loop import Loop
 from headstart.training.settings import TrainingSettings

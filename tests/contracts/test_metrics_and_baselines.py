@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headstart.core import registry
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.randomness import generator
 from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.metrics import about

@@ -12,7 +12,8 @@ import transformers
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-from headstart.core.contracts import Backbone, Objective, Sample
+from headstart.core.contracts import Backbone, Objective
+from headstart.core.data import Sample
 
 
 def predicted(batch, row_length):

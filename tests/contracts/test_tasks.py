@@ -11,9 +11,10 @@ import transformers
 from tests.contracts.conftest import DATA_KINDS
 
 from headstart.core import registry
-from headstart.core.contracts import Reading, Task
+from headstart.core.contracts import Task
+from headstart.core.data import Reading
 from headstart.evaluation import metrics
-from headstart.stages.adapt import predict
+from headstart.stages.finetune.cell import predict
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder
 

@@ -12,10 +12,10 @@ import headstart
 from headstart.core import config
 from headstart.core.config import Section
 from headstart.core.errors import RecipeError
-from headstart.stages.corpus import CorpusRecipe
-from headstart.stages.finetune import FinetuneRecipe
-from headstart.stages.index import IndexRecipe
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.corpus.recipe import CorpusRecipe
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.search.index import IndexRecipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for pattern in ("*.yaml", "*.yml") for path in (ROOT / "recipes").rglob(pattern))

@@ -9,11 +9,11 @@ import yaml
 
 from headstart.core import config
 from headstart.core.errors import RecipeError
-from headstart.stages import study as stage
-from headstart.stages.study_graph import build
+from headstart.studies import study as stage
 from headstart.studies.definition import Study
-from headstart.studies.results import Results
-from headstart.studies.verdicts import judge
+from headstart.studies.judge.results import Results
+from headstart.studies.judge.verdicts import judge
+from headstart.studies.run.expand import build
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))

@@ -247,7 +247,7 @@ def broken(*_: Any, **__: Any) -> None:
 
 
 def test_a_fault_of_ours_is_owned_without_a_traceback(here, call, monkeypatch):
-    monkeypatch.setattr("headstart.stages.pretrain.run", broken)
+    monkeypatch.setattr("headstart.stages.pretrain.run.run", broken)
     code, out, err = call("pretrain", "pretrain.yaml", f"output={here}")
     assert code == 1
     assert "headstart: ZeroDivisionError: division by zero" in err and "This is a fault of ours" in err
@@ -256,7 +256,7 @@ def test_a_fault_of_ours_is_owned_without_a_traceback(here, call, monkeypatch):
 
 
 def test_debug_shows_the_traceback(here, monkeypatch):
-    monkeypatch.setattr("headstart.stages.pretrain.run", broken)
+    monkeypatch.setattr("headstart.stages.pretrain.run.run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["--debug", "pretrain", "pretrain.yaml", f"output={here}"])
 

@@ -15,9 +15,9 @@ import yaml
 
 from headstart.cli import main
 from headstart.core import artifact
-from headstart.stages import study as stage
-from headstart.stages import study_cells, study_graph
-from headstart.stages.study_graph import build
+from headstart.studies import study as stage
+from headstart.studies.run import jobs as study_cells, expand as study_graph
+from headstart.studies.run.expand import build
 
 TABLES = ("table.csv", "table.md", "table.tex", "claims.csv", "holes.csv")
 
@@ -296,8 +296,8 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
     import resource
 
     from headstart.core import config, registry
-    from headstart.stages import finetune
-    from headstart.stages.finetune import FinetuneRecipe
+    from headstart.stages.finetune import run as finetune
+    from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
     from headstart.tasks import labelled
 
     training = {"budget": "300 steps", "batch_size": 16, "max_length": 48, "evaluations": 1}
@@ -312,7 +312,7 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
         task = registry.build("tasks", recipe.task)
         whole = finetune.read_data(recipe.data, task)
         splits = finetune.Splits(labelled.choose(whole.train, None, 0, "labels"), whole.validation, whole.test)
-        (method, section), *_ = finetune.methods_of(recipe)
+        (method, section), *_ = methods_of(recipe)
         finetune.run_adaptation(recipe, task, splits, method, section, 0, folder, "x", quiet=True)
 
     def spent() -> float:

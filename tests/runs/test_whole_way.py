@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from headstart.core import artifact, config
-from headstart.stages.finetune import FinetuneRecipe
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "recipes" / "quickstart" / "data"

@@ -10,7 +10,8 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, ModelSource, ParameterGroup, Sample, Task
+from headstart.core.contracts import ModelSource, Task
+from headstart.core.data import Batch, ParameterGroup, Sample
 
 
 class AdaptationSettings(Section):

@@ -10,9 +10,10 @@ from pydantic import Field
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.core.contracts import Batch, ModelSource, Task
+from headstart.core.contracts import ModelSource, Task
+from headstart.core.data import Batch
+from headstart.core.distillation_losses import layer_map, soft_target_loss, squared_distance
 from headstart.core.errors import ArtifactError, RecipeError
-from headstart.core.imitation import layer_map, soft_target_loss, squared_distance
 
 
 class Distillation(BaseAdaptation):

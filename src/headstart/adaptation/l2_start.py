@@ -9,7 +9,8 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.core.contracts import Batch, ModelSource, Task
+from headstart.core.contracts import ModelSource, Task
+from headstart.core.data import Batch
 
 
 class L2Start(BaseAdaptation):

@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.base import BaseAdaptation
 from headstart.adaptation.layers import LayerSettings, from_the_top, load
-from headstart.core.contracts import ModelSource, ParameterGroup
+from headstart.core.contracts import ModelSource
+from headstart.core.data import ParameterGroup
 
 
 class LayerwiseDecay(BaseAdaptation):

@@ -10,7 +10,8 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.core.contracts import Batch, ModelSource, Rehearsal, Sample, Task
+from headstart.core.contracts import ModelSource, Rehearsal, Task
+from headstart.core.data import Batch, Sample
 from headstart.core.randomness import integer
 
 _KEY = "rehearsal/"

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings
 from headstart.adaptation.peft_base import PeftAdaptation
-from headstart.core.contracts import Batch, ModelSource, ParameterGroup, Sample, Task
+from headstart.core.contracts import ModelSource, Task
+from headstart.core.data import Batch, ParameterGroup, Sample
 from headstart.core.errors import RecipeError
 
 TASK_TYPES = {

@@ -32,7 +32,7 @@ from headstart.backbones.bilm_model import BiLMConfig, BiLMModel
 from headstart.backbones.characters import CharacterInput, character_table
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError
 
 

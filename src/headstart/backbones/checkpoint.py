@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from headstart.backbones.growth import Growth, grow, require_growth
 from headstart.backbones.sizes import Size, change
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError, first_line
 
 _COUNT_FROM_PAD = ("roberta", "camembert", "mpnet", "longformer")

@@ -10,7 +10,7 @@ from transformers import GPT2Config, LlamaConfig, ModernBertDecoderConfig, PreTr
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 
 
 class Decoder(SizedBackbone):

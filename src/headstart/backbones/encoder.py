@@ -18,7 +18,7 @@ from transformers import (
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 
 
 class Encoder(SizedBackbone):

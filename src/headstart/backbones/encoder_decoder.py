@@ -12,7 +12,7 @@ from transformers import BartConfig, PreTrainedConfig, PreTrainedModel, T5Config
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 
 
 class EncoderDecoder(SizedBackbone):

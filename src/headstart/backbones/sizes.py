@@ -10,7 +10,7 @@ import transformers
 from pydantic import AfterValidator
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 
 

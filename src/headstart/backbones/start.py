@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Ints
+from headstart.core.data import Ints
 
 
 def embedding_width(model: PreTrainedModel, tokens: int) -> int | None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, XLNetConfig
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 
 
 class XLNet(SizedBackbone):

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from headstart.core import registry
 from headstart.core.errors import RecipeError, first_line
-from headstart.core.faults import sentences
+from headstart.core.validation_errors import sentences
 
 RecipeT = TypeVar("RecipeT", bound=BaseModel)
 

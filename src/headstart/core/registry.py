@@ -74,7 +74,7 @@ TABLES: dict[str, dict[str, str]] = {
         "qlora": "headstart.adaptation.qlora:QLora",
         "adapters": "headstart.adaptation.adapters:Adapters",
         "distillation": "headstart.adaptation.distillation:Distillation",
-        "as_is": "headstart.adaptation.as_is:AsIs",
+        "as_is": "headstart.adaptation.zero_shot:AsIs",
     },
     "metrics": {
         "accuracy": "headstart.evaluation.labels:accuracy",

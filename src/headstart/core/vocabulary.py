@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError, HeadstartError
 from headstart.evaluation.metrics import about
 

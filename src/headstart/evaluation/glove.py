@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult, Unsuited
 from headstart.evaluation.linear import Encode, learn

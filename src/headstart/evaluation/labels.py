@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from headstart.core.contracts import Bools
+from headstart.core.data import Bools
 from headstart.core.errors import DataError
 from headstart.evaluation.metrics import Floats, Ints, Sums, metric, plain, same_length
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from headstart.core import registry
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult, Unsuited
 from headstart.evaluation.metrics import about

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headstart.core import registry
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult, Unsuited, require_numbers
 from headstart.evaluation.metrics import about

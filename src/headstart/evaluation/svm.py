@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from headstart.core import randomness
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult
 from headstart.evaluation.linear import Encode, learn

@@ -12,7 +12,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from headstart.core.contracts import Batch, Ints, ModelMaker, Objective, Rows, RowShape, Sample
+from headstart.core.contracts import ModelMaker, Objective
+from headstart.core.data import Batch, Ints, Rows, RowShape, Sample
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Rows, Vocabulary
+from headstart.core.data import Batch, Rows, Vocabulary
 from headstart.objectives.base import BaseObjective
 from headstart.objectives.chunked import chunked_loss
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Rows, RowShape, Vocabulary
+from headstart.core.data import Batch, Rows, RowShape, Vocabulary
 from headstart.objectives.chunked import TextObjective
 
 

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 from headstart.objectives.base import BaseObjective
 from headstart.objectives.cross_entropy import loss_with_gradient, summed_cross_entropy
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, Rows, RowShape, Vocabulary
+from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import generator
 from headstart.objectives import noise

@@ -9,9 +9,10 @@ import torch
 from pydantic import Field
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from headstart.core.contracts import Batch, ModelMaker
+from headstart.core.contracts import ModelMaker
+from headstart.core.data import Batch
+from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
 from headstart.core.errors import ArtifactError, RecipeError
-from headstart.core.imitation import cosine_distance, layer_map, soft_target_loss, squared_distance
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
 from headstart.objectives.positions import hits, summed_loss
 

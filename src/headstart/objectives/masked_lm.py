@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
+from headstart.core.data import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.attention import DIRECTIONS, additive, seeing, sight
 from headstart.objectives.base import BaseObjective

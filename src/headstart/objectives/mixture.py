@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import registry
 from headstart.core.config import Section, choose_several, schema_of_several
-from headstart.core.contracts import Batch, ModelMaker, Objective, Rows, RowShape, Sample, Vocabulary
+from headstart.core.contracts import ModelMaker, Objective
+from headstart.core.data import Batch, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import generator
 from headstart.objectives.attention import additive, sight

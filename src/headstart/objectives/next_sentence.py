@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from headstart.core.contracts import Ints
+from headstart.core.data import Ints
 from headstart.core.errors import DataError
 from headstart.objectives.sentence_pairs import PairSection, SentencePairs
 

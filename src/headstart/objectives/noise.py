@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headstart.core.contracts import Bools, Ints, Vocabulary
+from headstart.core.data import Bools, Ints, Vocabulary
 
 HIDDEN = -1
 """Stands for a mask among columns."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, Rows, Vocabulary
+from headstart.core.data import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective
 from headstart.objectives.positions import hits, summed_loss

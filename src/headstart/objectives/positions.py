@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 from headstart.objectives.cross_entropy import summed_cross_entropy
 
 

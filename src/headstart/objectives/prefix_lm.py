@@ -11,7 +11,8 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, ModelMaker, Rows, RowShape, Vocabulary
+from headstart.core.contracts import ModelMaker
+from headstart.core.data import Batch, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import generator
 from headstart.objectives.attention import additive

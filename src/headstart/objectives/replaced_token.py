@@ -11,7 +11,8 @@ from pydantic import Field
 from transformers import MODEL_FOR_PRETRAINING_MAPPING, ElectraForPreTraining, PreTrainedConfig, PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, ModelMaker, Rows, Vocabulary
+from headstart.core.contracts import ModelMaker
+from headstart.core.data import Batch, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
 from headstart.objectives.cross_entropy import few_rows

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from headstart.core.contracts import Ints, RowShape
+from headstart.core.data import Ints, RowShape
 from headstart.objectives.sentence_pairs import PairSection, SentencePairs
 
 

@@ -13,7 +13,8 @@ from pydantic import Field
 from transformers import AlbertForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Ints, ModelMaker, Objective, Rows, RowShape, Vocabulary
+from headstart.core.contracts import ModelMaker, Objective
+from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits, ObjectiveCollator

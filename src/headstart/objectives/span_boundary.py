@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Bools, Ints, ModelMaker, Rows, Vocabulary
+from headstart.core.contracts import ModelMaker
+from headstart.core.data import Batch, Bools, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
 from headstart.objectives.heads import Head, HeadConfig, beside, recorded_states

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Bools, Ints, Rows, RowShape, Vocabulary
+from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.randomness import generator
 from headstart.objectives.chunked import TextObjective

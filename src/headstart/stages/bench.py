@@ -17,7 +17,7 @@ import torch
 from headstart.core import artifact
 from headstart.core.errors import DataError
 from headstart.core.processes import cores
-from headstart.stages import card
+from headstart.stages.runs import card
 from headstart.training import precision
 
 PAGE = Path("docs/results/performance.md")

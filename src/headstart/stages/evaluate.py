@@ -11,18 +11,20 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import artifact, config, registry
-from headstart.core.contracts import Adaptation, Objective, Reading, Task
+from headstart.core.contracts import Adaptation, Objective, Task
+from headstart.core.data import Reading
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
-from headstart.corpus import mixture, readers
-from headstart.corpus.readers import CorpusConfig, Receipt
+from headstart.corpus.read import mixture, readers
+from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.evaluation import metrics
-from headstart.stages import card
-from headstart.stages.adapt import predict
-from headstart.stages.finetune import ADAPTER, FinetuneRecipe
-from headstart.stages.learner import CorpusRows, PretrainLearner
-from headstart.stages.pretrain import PretrainRecipe
-from headstart.stages.rehearsal import assembled
+from headstart.stages.finetune.cell import predict
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.run import ADAPTER
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
+from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.pretrain.reopen import assembled
+from headstart.stages.runs import card
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder, beneath, family_of, usable
 from headstart.tokens import shards

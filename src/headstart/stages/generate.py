@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 from headstart.core import artifact, config, registry
 from headstart.core.config import Section
 from headstart.core.errors import ArtifactError, RecipeError
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tasks.source import family_of, require_checkpoint
 
 BLANK = "___"

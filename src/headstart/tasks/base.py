@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Batch, Examples, Feature, Reading
+from headstart.core.data import Batch, Examples, Feature, Reading
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from headstart.core.contracts import Examples, Kind
+from headstart.core.data import Examples, Kind
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.base import label_set
 from headstart.tasks.labelled import LABEL, LABELS, NUMBER

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import DataError
 from headstart.tasks.base import BaseTask, label_set, named_labels
 from headstart.tasks.encoding import encode_texts

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Ints, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Ints, Reading, Split
 from headstart.core.errors import DataError
 from headstart.tasks import sentence_vectors
 from headstart.tasks.base import BaseTask, Padding, label_set

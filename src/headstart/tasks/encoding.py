@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.core.contracts import Feature, Reading
+from headstart.core.data import Feature, Reading
 
 
 def encode_texts(texts: Sequence[Sequence[str]], reading: Reading) -> list[Feature]:

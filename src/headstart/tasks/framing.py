@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from headstart.core.contracts import Reading
+from headstart.core.data import Reading
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -17,7 +17,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from headstart.core import registry
-from headstart.core.contracts import Column, Examples, Kind
+from headstart.core.data import Column, Examples, Kind
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 

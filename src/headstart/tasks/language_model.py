@@ -18,7 +18,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import RecipeError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, by_example
 from headstart.tasks.framing import beginning, frame

@@ -11,7 +11,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Kind, Reading, Split
 from headstart.core.errors import DataError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask
 from headstart.tasks.encoding import encode_texts

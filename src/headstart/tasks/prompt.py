@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 from headstart.tasks.base import BaseTask, Padding, by_example, label_set

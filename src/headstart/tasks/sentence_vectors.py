@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Batch, Reading
+from headstart.core.data import Batch, Reading
 from headstart.core.errors import ResourceError
 
 Vectors = Sequence[torch.Tensor]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.core.contracts import Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import Column, Examples, Feature, Kind, Reading, Split
 from headstart.tasks.labelled import TEXT
 from headstart.tasks.writing import WritingSettings, WritingTask, text_of
 

@@ -15,7 +15,8 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from headstart.core import artifact, registry
-from headstart.core.contracts import Reading, Rehearsal, Task
+from headstart.core.contracts import Rehearsal, Task
+from headstart.core.data import Reading
 from headstart.core.errors import ArtifactError, HeadstartError, first_line
 from headstart.core.randomness import integer
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tasks.base import BaseTask, Padding, label_set, named_labels
 from headstart.tasks.framing import beginning

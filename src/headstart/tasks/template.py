@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from itertools import takewhile
 
-from headstart.core.contracts import Feature, Reading
+from headstart.core.data import Feature, Reading
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.framing import beginning, frame
 

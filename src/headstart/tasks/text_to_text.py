@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core.contracts import Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import Column, Examples, Feature, Kind, Reading, Split
 from headstart.tasks.casts import CASTS, Cast
 from headstart.tasks.seq2seq import all_texts
 from headstart.tasks.writing import WritingSettings, WritingTask, text_of

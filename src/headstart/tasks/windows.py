@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headstart.core.contracts import Ints, Reading
+from headstart.core.data import Ints, Reading
 from headstart.core.errors import ArtifactError
 
 _BLANKS = re.compile(r"\s+")

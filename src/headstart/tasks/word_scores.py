@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 
 _LOGITS_TOGETHER = 1 << 26
 """Numbers of a forward pass: 256 MB in 32 bits."""

@@ -15,7 +15,7 @@ from pydantic import Field
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
-from headstart.core.contracts import Batch, Feature, Reading
+from headstart.core.data import Batch, Feature, Reading
 from headstart.tasks.base import BaseTask, Padding, stack
 from headstart.tasks.source import beneath
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headstart.core.contracts import Ints
+from headstart.core.data import Ints
 from headstart.tokens.shards import COUNTED, Shards, TokenFiles, entropy
 
 _TOKENS_AT_ONCE = 1 << 22

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headstart.core.contracts import Ints, Rows, RowSource, Sample
+from headstart.core.contracts import RowSource
+from headstart.core.data import Ints, Rows, Sample
 
 
 class MixedRows:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headstart.core.contracts import Bools, Ints, Rows, RowShape, RowSource, Sample, Vocabulary
+from headstart.core.contracts import RowSource
+from headstart.core.data import Bools, Ints, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.segments import SegmentRows
 from headstart.tokens.shards import Shards

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headstart.core.contracts import Ints, Rows, RowShape, Sample, Vocabulary
+from headstart.core.data import Ints, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.randomness import generator
 from headstart.tokens.shards import Shards

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headstart.core.contracts import Document, Ints
+from headstart.core.data import Document, Ints
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.encoders import encoded
 from headstart.tokens.sentences import sentence_starts

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.tokens.sampling import LONGEST_WORD, sample

@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from headstart.core.contracts import Batch, Feed, Ints, Part, Sample
+from headstart.core.contracts import Feed
+from headstart.core.data import Batch, Ints, Part, Sample
 from headstart.core.randomness import permute
 
 WINDOW = 8

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from headstart.core.contracts import ParameterGroup
+from headstart.core.data import ParameterGroup
 from headstart.core.errors import RecipeError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import artifact
-from headstart.core.contracts import Sample
+from headstart.core.data import Sample
 from headstart.core.errors import HeadstartError
 from headstart.training.checkpoint import Progress
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import torch
 
-from headstart.core.contracts import Batch, Learner, Sample
+from headstart.core.contracts import Learner
+from headstart.core.data import Batch, Sample
 from headstart.core.errors import RecipeError
-from headstart.training import checkpoint, compilation, optimiser, progress, schedule
+from headstart.training import checkpoint, compilation, progress, schedule
+from headstart.training import optimizer as optimiser
 from headstart.training.batches import batches_from, global_batch
 from headstart.training.budget import Budget, Spent
 from headstart.training.checkpoint import Progress

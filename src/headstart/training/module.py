@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 
 
 class MakesLoss(Protocol):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 from headstart.training.world import World
 
 

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from headstart.core.contracts import Batch
+from headstart.core.data import Batch
 from headstart.core.errors import RecipeError
 from headstart.training.world import World
 

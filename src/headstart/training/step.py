@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.tensor import DTensor
 
-from headstart.core.contracts import Batch, Feed, Learner, Sample
+from headstart.core.contracts import Feed, Learner
+from headstart.core.data import Batch, Sample
 from headstart.core.randomness import integer
 from headstart.training import precision
 from headstart.training.replicas import Replicas

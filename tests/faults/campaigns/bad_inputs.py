@@ -127,7 +127,7 @@ def _spoil(content: bytes, chance: random.Random) -> bytes:
 
 def _corpus(place: Path, chance: random.Random, name: str, content: bytes, sure: list[str] | None = None) -> str:
     """Read a corpus of one file; whatever comes out, the books must balance and no untouched row be lost."""
-    from headstart.corpus.readers import CorpusConfig, Receipt, documents
+    from headstart.corpus.read.readers import CorpusConfig, Receipt, documents
 
     (place / name).write_bytes(content)
     receipt, texts = Receipt(), set[str]()
@@ -209,7 +209,7 @@ def _labelled(place: Path, chance: random.Random) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headstart.core.contracts import Column
+    from headstart.core.data import Column
     from headstart.tasks.labelled import LABEL, TEXT, read
 
     rows = [(_sentence(chance), chance.choice(["yes", "no"])) for _ in range(chance.randint(1, 40))]
@@ -232,7 +232,7 @@ def _labelled(place: Path, chance: random.Random) -> str:
 def _recipe(place: Path, chance: random.Random) -> str:
     """Recipes: torn YAML, aliases that multiply, tags that would call code, values of other kinds."""
     from headstart.core import config
-    from headstart.stages.pretrain import PretrainRecipe
+    from headstart.stages.pretrain.recipe import PretrainRecipe
 
     good = (Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrain.yaml").read_bytes()
     laughs = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
@@ -369,7 +369,7 @@ def _odd_path(place: Path, chance: random.Random) -> str:
     """Paths that lead nowhere, in circles, or to what is no file."""
     import os
 
-    from headstart.corpus.readers import CorpusConfig, Receipt, documents
+    from headstart.corpus.read.readers import CorpusConfig, Receipt, documents
 
     path = place / chance.choice(["a.txt", "a.jsonl", "a.parquet", "a.csv", "a.txt.gz", "a.exe", "é \n.txt", "a"])
     match chance.randrange(6):

@@ -139,9 +139,9 @@ def _serve() -> None:
     import torch
     import transformers
 
-    import headstart.stages.doctor
-    import headstart.stages.finetune
-    import headstart.stages.pretrain
+    import headstart.stages.doctor.machine
+    import headstart.stages.finetune.run
+    import headstart.stages.pretrain.run
     import headstart.training.sharding  # noqa: F401
 
     for name in ("ModernBertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "AutoModelForMaskedLM"):

@@ -13,7 +13,7 @@ from tests.unit.adaptation.pretrained import LANGUAGE_MODELS, Pretrained
 from transformers import PreTrainedModel
 
 from headstart.core import registry
-from headstart.core.contracts import Examples, Vocabulary
+from headstart.core.data import Examples, Vocabulary
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from headstart.adaptation.distillation import Distillation
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
+from headstart.core.distillation_losses import soft_target_loss
 from headstart.core.errors import ArtifactError
-from headstart.core.imitation import soft_target_loss
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 

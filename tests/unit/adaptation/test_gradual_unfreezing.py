@@ -7,8 +7,8 @@ import torch
 
 from headstart.adaptation.gradual_unfreezing import GradualUnfreezing
 from headstart.adaptation.layers import levels
-from headstart.stages.adapt import TaskLearner
-from headstart.stages.finetune import FinetuneTraining, settings_of
+from headstart.stages.finetune.cell import TaskLearner
+from headstart.stages.finetune.recipe import FinetuneTraining, settings_of
 from headstart.training.loop import Loop
 
 

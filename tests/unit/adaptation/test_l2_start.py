@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headstart.adaptation.l2_start import L2Start
-from headstart.stages.finetune import FinetuneTraining, settings_of
+from headstart.stages.finetune.recipe import FinetuneTraining, settings_of
 
 
 def test_the_penalty_is_half_the_squared_distance_from_the_start(given_of):

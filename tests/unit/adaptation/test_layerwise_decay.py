@@ -6,7 +6,7 @@ import pytest
 
 from headstart.adaptation.layers import levels
 from headstart.adaptation.layerwise_decay import LayerwiseDecay
-from headstart.training import optimiser
+from headstart.training import optimizer as optimiser
 from headstart.training.settings import TrainingSettings
 
 

@@ -12,7 +12,7 @@ from tests.unit.adaptation.pretrained import count
 from headstart.adaptation.lora import Lora
 from headstart.adaptation.qlora import QLora
 from headstart.core.errors import ResourceError
-from headstart.stages.adapt import size
+from headstart.stages.finetune.cell import size
 from headstart.training import checkpoint
 from headstart.training.checkpoint import Progress
 

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenc
 from headstart.backbones.bilm import BiLM
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel, ScalarMix
 from headstart.backbones.characters import character_table
-from headstart.core.contracts import Examples, Vocabulary
+from headstart.core.data import Examples, Vocabulary
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.tasks.classify import Classify

@@ -12,7 +12,7 @@ from headstart.backbones.checkpoint import Checkpoint
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder import Encoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError
 
 HEADS = {Encoder: "AutoModelForMaskedLM", Decoder: "AutoModelForCausalLM", EncoderDecoder: "AutoModelForSeq2SeqLM"}

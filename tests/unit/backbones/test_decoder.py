@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.sizes import SIZES
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 
 KINDS = get_args(Decoder.Config.model_fields["kind"].annotation)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForMaskedLM
 
 from headstart.backbones.encoder import SIZES, Encoder
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 
 KINDS = get_args(Encoder.Config.model_fields["kind"].annotation)

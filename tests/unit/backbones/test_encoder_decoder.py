@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.backbones.sizes import SIZES
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.training import checkpoint
 from headstart.training.checkpoint import Progress

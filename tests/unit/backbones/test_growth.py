@@ -12,7 +12,7 @@ from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder import Encoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.backbones.growth import Growth, grow, stack_layers, widen_layers
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 
 HEADS = {Encoder: "AutoModelForMaskedLM", Decoder: "AutoModelForCausalLM", EncoderDecoder: "AutoModelForSeq2SeqLM"}

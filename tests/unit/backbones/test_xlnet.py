@@ -10,7 +10,7 @@ from transformers import XLNetConfig, XLNetForSequenceClassification, XLNetLMHea
 
 from headstart.backbones.sizes import SIZES
 from headstart.backbones.xlnet import XLNet
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.tasks.source import family_of
 

@@ -14,9 +14,9 @@ from pydantic import Field
 from headstart.core import config
 from headstart.core.config import Section
 from headstart.core.errors import RecipeError
-from headstart.stages.finetune import FinetuneRecipe
-from headstart.stages.pretrain import PretrainRecipe
-from headstart.stages.recipes import by_verb, verb_of
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.verbs import by_verb, verb_of
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "recipes").rglob("*.yaml"))

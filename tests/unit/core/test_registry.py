@@ -10,7 +10,7 @@ import pytest
 
 from headstart.core import config, registry
 from headstart.core.errors import RecipeError
-from headstart.stages.pretrain import PretrainRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 
 PLUGIN = '''
 from typing import ClassVar, Literal

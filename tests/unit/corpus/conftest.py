@@ -12,7 +12,7 @@ import pytest
 
 _CODE = """
 import importlib, json, os, sys
-from headstart.corpus import engine
+from headstart.corpus.parts import engine
 engine.start(engine.EngineConfig())
 function, arguments = json.loads(sys.stdin.read())
 sys.path.insert(0, {here!r})

@@ -14,8 +14,8 @@ def fingerprinted(texts: list[str], folder: Path, config: Any, parts: int = 1) -
     """Write documents and fingerprints as the cleaning of some parts does."""
     from daft import col
 
-    from headstart.corpus.engine import evaluate
-    from headstart.corpus.fingerprints import fingerprints, normal
+    from headstart.corpus.dedup.fingerprints import fingerprints, normal
+    from headstart.corpus.parts.engine import evaluate
 
     for part in range(parts):
         mine = texts[part::parts]
@@ -34,7 +34,7 @@ def _columns(table: pa.Table) -> dict[str, Any]:
 
 def find(folder: str, texts: list[str], settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Look for the duplicates of some texts, in several ways that share a signature."""
-    from headstart.corpus import duplicates
+    from headstart.corpus.dedup import duplicates
 
     found, home = [], Path(folder)
     for number, one in enumerate(settings):
@@ -48,7 +48,7 @@ def find(folder: str, texts: list[str], settings: list[dict[str, Any]]) -> list[
 
 def find_in_groups(folder: str, texts: list[str], parts: int, ways: list[dict[str, int]]) -> list[list[dict[str, Any]]]:
     """Look for duplicates with other bounds on what is held and on who does the work."""
-    from headstart.corpus import candidates, duplicates
+    from headstart.corpus.dedup import candidates, duplicates
 
     found, home, config = [], Path(folder), duplicates.DuplicatesConfig()
     fingerprinted(texts, home, config, parts)
@@ -64,8 +64,8 @@ def find_in_groups(folder: str, texts: list[str], parts: int, ways: list[dict[st
 
 def named(folder: str, parts: int, rows: int) -> dict[str, Any]:
     """Write the table of duplicates by their ids, every second document being one of the document before it."""
-    from headstart.corpus import duplicates
-    from headstart.stages import corpus_build
+    from headstart.corpus.dedup import duplicates
+    from headstart.stages.corpus import build as corpus_build
 
     work, pairs = Path(folder), []
     for kind in ("clean/documents", "duplicates/found"):
@@ -90,7 +90,7 @@ def root_of(folder: str, graphs: list[list[list[int]]]) -> list[dict[str, int]]:
     """Return the root of each document of several graphs."""
     import daft
 
-    from headstart.corpus.components import components
+    from headstart.corpus.dedup.components import components
 
     def keep(table: Any, name: str) -> Any:
         return daft.from_arrow(table.to_arrow())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headstart.core import registry
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import Baseline, Unsuited, majority
 from headstart.evaluation.correlations import pearson, spearman

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.evaluation.baselines import Unsuited
 from headstart.evaluation.lead import lead
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.backbones.bilm import BiLM
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.bilm import BidirectionalLM
 

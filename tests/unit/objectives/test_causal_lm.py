@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from headstart.backbones.decoder import Decoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.causal_lm import CausalLM
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.objectives.causal_lm import CausalLM
 from headstart.objectives.chunked import TextObjective, chunked_loss
 from headstart.training.module import LossModule

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Document, Rows, Sample, Vocabulary
+from headstart.core.data import Document, Rows, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.denoising import Denoising

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from headstart.backbones.encoder import Encoder
-from headstart.core.contracts import Rows, Sample
+from headstart.core.data import Rows, Sample
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.distillation import Distillation
 from headstart.objectives.masked_lm import MaskedLM
-from headstart.stages.rehearsal import assembled
+from headstart.stages.pretrain.reopen import assembled
 
 KINDS = ("bert", "modernbert", "roberta")
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from headstart.backbones.encoder import Encoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.masked_lm import MaskedLM, masked_logits
 

@@ -14,13 +14,14 @@ from pydantic import ValidationError
 from headstart.backbones.encoder import Encoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.core import artifact, config
-from headstart.core.contracts import Document, Rows, Sample, Vocabulary
+from headstart.core.data import Document, Rows, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.masked_lm import MaskedLM
 from headstart.objectives.mixture import Mixture
 from headstart.objectives.span_corruption import SpanCorruption
-from headstart.stages import pretrain
+from headstart.stages.pretrain import run as pretrain
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
 from headstart.tokens.tokenizer import add_special
@@ -201,7 +202,7 @@ def test_the_collator_of_denoisers(verses, tiny_tokenizer):
 
 def test_a_run_reports_each_member(tmp_path, verses):
     (tmp_path / "text.txt").write_text("\n".join(verses[:1500]), encoding="utf-8")
-    recipe = config.fill(pretrain.PretrainRecipe, {
+    recipe = config.fill(PretrainRecipe, {
         "output": str(tmp_path / "run"),
         "corpus": {"files": [str(tmp_path / "text.txt")], "validation": 0.1},
         "tokenizer": {"vocab": 400},

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headstart.core.contracts import Vocabulary
+from headstart.core.data import Vocabulary
 from headstart.objectives.noise import (
     HIDDEN,
     Layout,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from transformers import DataCollatorForPermutationLanguageModeling
 
 from headstart.backbones.xlnet import XLNet
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.permuted_lm import PermutedLM
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.objectives.prefix_lm import PrefixLM, prefix_mask
 from headstart.tokens.tokenizer import add_special

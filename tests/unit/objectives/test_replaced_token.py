@@ -14,7 +14,7 @@ from transformers import ElectraForPreTraining
 
 from headstart.backbones.checkpoint import Checkpoint
 from headstart.backbones.encoder import Encoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.objectives.replaced_token import ReplacedToken
 
 SIZE, MASK, SPECIAL = 30, 4, 5

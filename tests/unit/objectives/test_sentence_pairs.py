@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AlbertForPreTraining, BertForPreTraining
 
 from headstart.backbones.encoder import Encoder
-from headstart.core.contracts import Document, Rows, Sample, Vocabulary
+from headstart.core.data import Document, Rows, Sample, Vocabulary
 from headstart.core.errors import DataError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives import NextSentence, SentenceOrder

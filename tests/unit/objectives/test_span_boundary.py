@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from headstart.backbones.encoder import Encoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.heads import HeadConfig
 from headstart.objectives.span_boundary import FARTHEST, BoundaryHead, SpanBoundary

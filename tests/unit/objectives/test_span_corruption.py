@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Rows, Sample, Vocabulary
+from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.objectives.span_corruption import SpanCorruption
 from headstart.tokens.tokenizer import add_special

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.core.contracts import Reading
+from headstart.core.data import Reading
 from headstart.tasks.base import BaseTask, Padding, by_example, stack
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModel
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.evaluation import metrics
-from headstart.stages.adapt import predict
+from headstart.stages.finetune.cell import predict
 from headstart.tasks import labelled
 from headstart.tasks.embed import Embed
 from headstart.tasks.source import CheckpointFolder

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.contracts import Reading
+from headstart.core.data import Reading
 from headstart.tasks.encoding import encode_texts
 
 

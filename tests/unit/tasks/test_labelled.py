@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import RecipeError
 from headstart.evaluation import metrics
-from headstart.stages.adapt import predict
+from headstart.stages.finetune.cell import predict
 from headstart.tasks.language_model import LanguageModel
 
 FAMILIES = ["encoder", "decoder", "encoder-decoder"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.tasks.multiple_choice import MultipleChoice
 from headstart.tasks.source import CheckpointFolder

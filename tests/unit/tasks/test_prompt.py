@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError, RecipeError
-from headstart.stages.adapt import predict
+from headstart.stages.finetune.cell import predict
 from headstart.tasks.prompt import Prompt
 from headstart.tasks.template import Template
 

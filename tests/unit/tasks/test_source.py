@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from headstart.core.contracts import Examples
+from headstart.core.data import Examples
 from headstart.core.errors import ArtifactError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder, require_checkpoint

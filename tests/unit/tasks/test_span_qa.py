@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.evaluation.answers import normalised, squad_f1
 from headstart.tasks.source import CheckpointFolder

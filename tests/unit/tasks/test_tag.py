@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError
 from headstart.tasks.source import CheckpointFolder
 from headstart.tasks.tag import Tag, word_of_tokens

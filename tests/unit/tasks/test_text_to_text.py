@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.text_to_text import TextToText, columns_of
 

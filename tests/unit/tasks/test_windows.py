@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Reading
+from headstart.core.data import Reading
 from headstart.tasks.windows import windows
 
 KINDS = ("wordpiece", "bpe", "unigram")

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.contracts import Examples, Reading
+from headstart.core.data import Examples, Reading
 from headstart.core.vocabulary import vocabulary_of
 from headstart.tasks.seq2seq import Seq2Seq
 from headstart.tasks.source import CheckpointFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.tokens import cooccurrence, shards
 
 

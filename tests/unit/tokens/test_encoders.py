@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.core.errors import DataError
 from headstart.tokens import encoders, shards
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.tokens import joining, shards
 
 

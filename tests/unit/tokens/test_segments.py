@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import RowShape, Sample, Vocabulary
+from headstart.core.data import RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.rows import cut
 from headstart.tokens.segments import SegmentRows

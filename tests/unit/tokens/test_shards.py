@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.contracts import Document
+from headstart.core.data import Document
 from headstart.core.errors import ArtifactError, DataError
-from headstart.corpus.readers import CorpusConfig, Receipt, documents
+from headstart.corpus.read.readers import CorpusConfig, Receipt, documents
 from headstart.tokens.sentences import sentence_starts
 from headstart.tokens.shards import Shards, write
 from headstart.tokens.tokenizer import TokenizerConfig, train

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import settings as hypothesis_settings
 
-from headstart.core.contracts import ParameterGroup, Sample
+from headstart.core.data import ParameterGroup, Sample
 from headstart.core.randomness import generator
 from headstart.training.loop import Loop
 from headstart.training.progress import JsonLines, read_curve

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.contracts import Part, Sample
+from headstart.core.data import Part, Sample
 from headstart.core.randomness import permute
 from headstart.training.batches import (
     WINDOW,

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from headstart.core.contracts import ParameterGroup
+from headstart.core.data import ParameterGroup
 from headstart.core.errors import RecipeError
 
 

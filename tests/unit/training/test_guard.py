@@ -10,7 +10,7 @@ import signal
 import pytest
 import torch
 
-from headstart.core.contracts import Sample
+from headstart.core.data import Sample
 from headstart.training.batches import samples_of_step
 from headstart.training.checkpoint import Progress
 from headstart.training.guard import DivergedError, Guard, read

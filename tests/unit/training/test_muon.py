@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.training import optimiser, precision
+from headstart.training import optimizer as optimiser
+from headstart.training import precision
 from headstart.training.loop import Loop
 from headstart.training.muon import Muon, layer_matrices, orthogonalised
 

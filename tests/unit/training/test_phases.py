@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from headstart.core.contracts import Part
+from headstart.core.data import Part
 from headstart.core.errors import RecipeError
 from headstart.training import compilation
 from headstart.training.batches import batches_from, global_batch

@@ -1,0 +1,1 @@
+"""Cleaning steps and quality rules."""

@@ -1,0 +1,1 @@
+"""The datasheet of a corpus, and commands that inspect one."""

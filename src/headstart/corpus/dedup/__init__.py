@@ -1,0 +1,1 @@
+"""Duplicates, repeated lines and overlap with evaluation sets."""

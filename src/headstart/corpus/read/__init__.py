@@ -1,0 +1,1 @@
+"""Read files of any supported format into documents."""

@@ -1,0 +1,1 @@
+"""Which documents go into the corpus, in which proportions."""

@@ -1,0 +1,1 @@
+"""`headstart corpus`: raw text to a cleaned, documented corpus."""

@@ -1,0 +1,1 @@
+"""`headstart finetune`: checkpoint, task and adaptation to a model."""

@@ -1,0 +1,1 @@
+"""`headstart plan`: the cost of a recipe before it runs."""

@@ -1,0 +1,78 @@
+"""A vocabulary and rows of random tokens in place of real ones: what a step costs is known before any text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headstart.core.data import Rows, RowShape, Sample, Vocabulary
+from headstart.tokens.tokenizer import TokenizerConfig, add_special
+from headstart.tokens.tokenizer import load as load_tokenizer
+
+_ROWS = 4096
+"""Rows of noise that differ."""
+
+
+def vocabulary_of(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary:
+    """Return what the tokenizer will give: a ready one's, with as many tokens more as it may learn, or a stand-in."""
+    if settings.path is None:
+        return _stand_in(settings.vocab, extra)
+    known = add_special(load_tokenizer(settings.path), extra)
+    more = settings.extend or 0
+    return replace(
+        known,
+        size=known.size + more,
+        special=np.pad(known.special, (0, more)),
+        starts_word=np.pad(known.starts_word, (0, more), constant_values=True),
+        ends_word=None if known.ends_word is None else np.pad(known.ends_word, (0, more)),
+    )
+
+
+class NoiseRows:
+    """Rows of random tokens in an objective's shape: they cost what real ones do."""
+
+    def __init__(self, vocabulary: Vocabulary, shape: RowShape) -> None:
+        """Remember what may be drawn, and into what shape."""
+        self.vocabulary, self.shape = vocabulary, shape
+
+    def __len__(self) -> int:
+        return _ROWS
+
+    def rows(self, samples: Sequence[Sample]) -> Rows:
+        """Draw a row for each sample, the same for the same index."""
+        shape, count = self.shape, len(samples)
+        ids = np.stack([self._draw(sample.index) for sample in samples])
+        if shape.opens:
+            ids[:, 0] = self.vocabulary.cls
+        if shape.closes:
+            ids[:, -1] = self.vocabulary.sep
+        middle = shape.length // 2
+        if shape.segments:
+            ids[:, middle - 1] = self.vocabulary.sep
+        return Rows(
+            ids,
+            list(samples),
+            [np.asarray([1, middle])] * count if shape.sentences else (),
+            np.full(count, middle) if shape.segments else None,
+            np.roll(ids, 1, axis=0) if shape.segments else None,
+        )
+
+    def _draw(self, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        draw = np.random.Generator(np.random.Philox(index))
+        drawn: np.ndarray[tuple[int], np.dtype[np.int64]] = self.vocabulary.ordinary[
+            draw.integers(0, len(self.vocabulary.ordinary), size=self.shape.length)
+        ]
+        return drawn
+
+
+def _stand_in(size: int, extra: Sequence[str]) -> Vocabulary:
+    """Return a vocabulary of the right size, before any tokenizer is trained."""
+    total = size + len(extra)
+    special = np.zeros(total, dtype=bool)
+    special[:5] = special[size:] = True
+    return Vocabulary(
+        total, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(total, dtype=bool),
+        added={token: size + place for place, token in enumerate(extra)},
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""`headstart pretrain`: raw text to a checkpoint."""

@@ -1,0 +1,1 @@
+"""What every verb shares: the run folder, its meter, its card, its environment."""

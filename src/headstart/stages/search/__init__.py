@@ -1,0 +1,1 @@
+"""`headstart index` and `headstart search`: passages by meaning."""

@@ -1,0 +1,1 @@
+"""Read the results of a study, compare systems and judge claims."""

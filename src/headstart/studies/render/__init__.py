@@ -1,0 +1,1 @@
+"""Show a study: terminal, tables, charts and the report."""

@@ -1,0 +1,1 @@
+"""Expand a study into cells and run them."""

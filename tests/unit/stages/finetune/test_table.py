@@ -1,0 +1,144 @@
+"""The table that a score stands in, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.stages.finetune import table as comparison
+from headstart.stages.finetune.cell import Cell
+
+GOLD = ["a", "b"] * 50
+
+
+def cell(method: str, seed: int, wrong: int, trained: int | None = None, kwh: float | None = 0.5) -> Cell:
+    """A run that has the first `wrong` rows wrong."""
+    flipped = {"a": "b", "b": "a"}
+    predictions = [flipped[label] if i < wrong else label for i, label in enumerate(GOLD)]
+    details = {} if trained is None else {"trainable_parameters": trained}
+    score = {"accuracy": 1 - wrong / 100}
+    return Cell(method, seed, predictions, score, details=details, cost={"seconds": 10.0 * (seed + 1), "kwh": kwh})
+
+
+@pytest.fixture
+def table():
+    cells = {
+        "majority": [cell("majority", seed, 50, kwh=None) for seed in range(3)],
+        "full": [cell("full", seed, 10 + seed, 1234) for seed in range(3)],
+        "twin": [cell("twin", seed, 10 + seed, 1234) for seed in range(3)],
+        "near": [cell("near", seed, 12 + seed, 99) for seed in range(3)],
+        "better": [cell("better", seed, 0, 99) for seed in range(3)],
+    }
+    return comparison.rows(cells, "full", GOLD, "accuracy")
+
+
+def test_each_method_is_a_row_with_its_mean_over_seeds(table):
+    by_name = {row.method: row for row in table}
+    assert by_name["full"].score.mean == pytest.approx(0.89) and by_name["full"].score.seeds == 3
+    assert by_name["full"].lead is None and by_name["full"].trainable == 1234
+    assert by_name["majority"].trainable is None and by_name["majority"].kwh is None
+    assert by_name["full"].seconds == pytest.approx(20.0) and by_name["full"].kwh == pytest.approx(0.5)
+
+
+def test_the_chosen_method_is_compared_with_each_of_the_others(table):
+    leads = {row.method: row.lead for row in table if row.lead}
+    assert set(leads) == {"majority", "twin", "near", "better"}
+    assert leads["majority"].difference == pytest.approx(0.39) and leads["majority"].p_value < 0.01
+    assert leads["better"].difference == pytest.approx(-0.11) and leads["twin"].difference == 0
+
+
+def test_sentences_say_who_won_and_how_surely(table):
+    said = comparison.sentences(table, "accuracy", "full")
+    assert len(said) == 4
+    by_name = {row.method: text for row, text in zip([r for r in table if r.lead], said, strict=True)}
+    assert by_name["majority"].startswith("full beats majority by 39.0 points of accuracy (")
+    assert "may be chance" not in by_name["majority"]
+    assert by_name["better"].startswith("full loses to better by 11.0 points")
+    assert by_name["near"].startswith("full beats near by 2.0 points")
+    assert by_name["twin"] == "full and twin score alike in accuracy (+0.0 to +0.0 points)."
+
+
+def test_a_lead_of_one_row_may_be_chance():
+    cells = {"full": [cell("full", 0, 10)], "other": [cell("other", 0, 11)]}
+    said = comparison.sentences(comparison.rows(cells, "full", GOLD, "accuracy"), "accuracy", "full")
+    assert said[0].endswith(", which may be chance.")
+
+
+def test_the_table_in_markdown(table):
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert len(lines) == 7 and all(line.count("|") == lines[0].count("|") for line in lines)
+    assert "accuracy × 100" in lines[0] and "full leads by" in lines[0]
+    full = next(line for line in lines if line.startswith("| full"))
+    assert "89.0" in full and "1,234" in full and "20.0" in full
+
+
+def test_one_seed_has_no_interval():
+    table = comparison.rows({"full": [cell("full", 0, 10)]}, "full", GOLD, "accuracy")
+    assert "| – |" in comparison.markdown(table, "accuracy", "full")
+
+
+def test_a_seed_no_better_than_the_majority_class_is_named():
+    cells = {
+        "majority": [cell("majority", seed, 50) for seed in range(3)],
+        "full": [cell("full", 0, 10, 1234), cell("full", 1, 50, 1234), cell("full", 2, 60, 1234)],
+        "near": [cell("near", seed, 49, 99) for seed in range(3)],
+        "svm": [cell("svm", seed, 70) for seed in range(3)],
+    }
+    table = comparison.rows(cells, "full", GOLD, "accuracy")
+    assert {row.method: row.failed for row in table} == {"majority": (), "full": (1, 2), "near": (), "svm": ()}
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert lines[0].endswith("| failed seeds |") and lines[3].endswith("| 1, 2 |")
+    said = comparison.sentences(table, "accuracy", "full")
+    assert said[-1] == "full failed with seeds 1, 2: no better in accuracy than the majority class."
+
+
+def test_a_tagger_below_each_word_s_commonest_tag_has_not_failed():
+    gold = [["O", "O", "B"], ["O", "I", "I"]] * 20
+    words = Cell(
+        "majority", 0, gold, {"token_accuracy": 1.0}, details={"chosen": {"answer": "O"}}, cost={"seconds": 1.0}
+    )
+    better = [["O", "O", "B"], ["O", "O", "O"]] * 20
+    trained = {"trainable_parameters": 9}
+    learnt = Cell("full", 0, better, {"token_accuracy": 4 / 6}, details=trained, cost={"seconds": 1.0})
+    nothing = Cell("lora", 0, [["O"] * 3] * 40, {"token_accuracy": 3 / 6}, details=trained, cost={"seconds": 1.0})
+    cells = {"majority": [words], "full": [learnt], "lora": [nothing]}
+    table = comparison.rows(cells, "full", gold, "token_accuracy")
+    assert [row.failed for row in table] == [(), (), (0,)]
+
+
+def test_what_trains_nothing_cannot_fail():
+    cells = {"majority": [cell("majority", 0, 50)], "as_is": [cell("as_is", 0, 60, 0)]}
+    assert [row.failed for row in comparison.rows(cells, "as_is", GOLD, "accuracy")] == [(), ()]
+
+
+def test_without_the_majority_class_no_seed_is_called_failed():
+    table = comparison.rows({"full": [cell("full", 0, 90, 1234)]}, "full", GOLD, "accuracy")
+    assert table[0].failed == () and "failed" not in comparison.markdown(table, "accuracy", "full")
+
+
+def test_forgetting_is_the_mean_rise_of_the_pre_training_loss():
+    runs = [cell("full", seed, 10, 1234) for seed in range(2)]
+    for one, after in zip(runs, (2.5, 3.1), strict=True):
+        one.details["forgetting"] = {"what": "pre-training loss", "before": 2.0, "after": after}
+    table = comparison.rows({"majority": [cell("majority", 0, 50)], "full": runs}, "full", GOLD, "accuracy")
+    assert table[0].forgetting is None and table[1].forgetting.change == pytest.approx(0.8)
+    lines = comparison.markdown(table, "accuracy", "full").splitlines()
+    assert (
+        lines[0].endswith("| change of pre-training loss |")
+        and lines[2].endswith("| – |")
+        and lines[3].endswith("| +0.800 |")
+    )
+
+
+def test_where_less_is_better_the_lower_leads():
+    def run(method: str, nats: float) -> Cell:
+        texts = [{"nats": nats + 0.1 * (place % 3), "tokens": 1, "bytes": 4} for place in range(40)]
+        return Cell(method, 0, texts, {"perplexity": 2.7**nats}, cost={"seconds": 1.0})
+
+    table = comparison.rows(
+        {"full": [run("full", 1.0)], "as_is": [run("as_is", 2.0)]}, "full", [None] * 40, "perplexity"
+    )
+    lead = table[1].lead
+    assert lead.difference > 0 and lead.low <= lead.difference <= lead.high
+    assert "| +" in comparison.markdown(table, "perplexity", "full")
+    assert f"| {2.7:.3f} |" in comparison.markdown(table, "perplexity", "full"), "what is no share has three decimals"
+    assert comparison.sentences(table, "perplexity", "full")[0].startswith("full beats as_is by ")

@@ -1,0 +1,95 @@
+"""The best size and vocabulary for a time budget, from a table of measured runs and speeds timed here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headstart import verbs
+from headstart.core.errors import ArtifactError, RecipeError
+from headstart.stages.plan import best_size
+from headstart.stages.plan import forecast as plan
+
+SPEEDS = {"tiny": 1000.0, "mini": 250.0}
+
+
+def row(size: str, vocab: int, tokens: int, loss: float, bytes_per_token: float = 4.0):
+    return {"size": size, "vocab": vocab, "tokens": tokens, "loss": loss, "bytes_per_token": bytes_per_token}
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = [
+        row("tiny", 1000, 10_000, 6.0), row("tiny", 1000, 1_000_000, 5.6),
+        row("mini", 1000, 10_000, 5.9), row("mini", 1000, 1_000_000, 4.0),
+        row("mini", 500, 10_000, 5.0, 3.0), row("mini", 500, 1_000_000, 3.9, 3.0),
+    ]  # fmt: skip
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"kind": "bert", "objective": "masked_lm", "rows": rows}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def speeds(monkeypatch):
+    asked = []
+
+    def run(recipe):
+        asked.append((recipe.backbone.size, recipe.tokenizer.vocab))
+        return {"tokens_per_second": SPEEDS[recipe.backbone.size], "cores": 1.0}
+
+    monkeypatch.setattr(plan, "run", run)
+    return asked
+
+
+def recipe(way, recipe_of, budget: str, **more):
+    raw = recipe_of["pretrain"](way, backbone={"family": "encoder", "kind": "bert", "size": "tiny"}, **more)
+    raw["training"]["budget"] = budget
+    return verbs.load(raw)
+
+
+def test_a_large_network_wins_when_there_is_time_for_it(way, recipe_of, table, speeds):
+    found = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
+    assert [(c.size, c.vocab) for c in found] == [("mini", 1000), ("tiny", 1000), ("mini", 500)]
+    assert sorted(speeds) == [("mini", 500), ("mini", 1000), ("tiny", 1000)]
+    assert found[0].tokens == 250_000 and not found[0].beyond
+    text = best_size.render(found)
+    assert "best: backbone.size=mini tokenizer.vocab=1000. It reads 0.25 × the tokens of tiny" in text
+    assert "beyond" not in text
+
+
+def test_a_small_one_wins_when_there_is_none_and_it_is_said_what_was_not_measured(way, recipe_of, table, speeds):
+    found = best_size.run(recipe(way, recipe_of, "12 s"), table=table)
+    assert found[0].size == "tiny" and not found[0].beyond
+    assert [c.beyond for c in found if c.size == "mini"] == [True, True]
+    assert "(beyond what was measured)" in best_size.render(found)
+
+
+def test_far_beyond_the_measured_runs_there_is_no_verdict(way, recipe_of, table, speeds):
+    assert "best: backbone.size=mini" in best_size.render(best_size.run(recipe(way, recipe_of, "2000 s"), table=table))
+    text = best_size.render(best_size.run(recipe(way, recipe_of, "10000 s"), table=table))
+    assert "no verdict: the measured runs end at 1.0 M tokens" in text and "best:" not in text
+
+
+def test_a_busy_machine_is_told(way, recipe_of, table, speeds, monkeypatch):
+    monkeypatch.setattr(plan, "run", lambda recipe: {"tokens_per_second": 250.0, "cores": 0.5})
+    found = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
+    assert "Others had a part" in best_size.render(found)
+
+
+def test_the_loss_is_straight_over_the_logarithm_of_tokens_and_goes_on_by_the_last_slope():
+    points = [(100, 3.0), (1000, 2.0), (10_000, 1.5)]
+    for tokens, loss in ((100, 3.0), (1000, 2.0), (10_000, 1.5), (1000 * 10**0.5, 1.75), (100_000, 1.0), (10, 4.0)):
+        assert best_size.expected(points, tokens) == pytest.approx(loss)
+    assert best_size.expected([(100, 3.0)], 7) == 3.0
+
+
+def test_it_says_what_it_cannot_choose_for(way, recipe_of, table, speeds):
+    with pytest.raises(RecipeError, match=r"training\.budget is '6 steps'"):
+        best_size.run(recipe(way, recipe_of, "6 steps"), table=table)
+    with pytest.raises(RecipeError, match="trains bert by replaced_token"):
+        best_size.run(recipe(way, recipe_of, "1 min", objective={"name": "replaced_token"}), table=table)
+    with pytest.raises(RecipeError, match="no recipe of `headstart pretrain`"):
+        best_size.run(verbs.load(recipe_of["finetune"](way)), table=table)
+    with pytest.raises(ArtifactError, match=r"scaling_table\.py"):
+        best_size.run(recipe(way, recipe_of, "1 min"), table=table.with_name("none.json"))

@@ -1,0 +1,105 @@
+"""A recipe with short rows first and long ones later, from raw text to checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import headstart
+from headstart.core import artifact
+from headstart.core.errors import RecipeError
+from headstart.stages.pretrain.learner import RowFeed
+from headstart.stages.pretrain.recipe import PretrainTraining
+from headstart.training.loop import Loop
+from headstart.training.progress import read_curve
+
+PHASES = [{"length": 16, "share": 0.5}, {"length": 64, "share": 0.5}]
+
+
+def recipe(way, recipe_of, output, **training):
+    base = recipe_of["pretrain"](way, output=str(output))
+    base["corpus"] = {**base["corpus"], "prepared": str(way / "shared")}
+    base["training"] = {
+        **base["training"], "budget": "12 steps", "row_length": PHASES, "batch_tokens": 256,
+        "logging_steps": 1, **training,
+    }  # fmt: skip
+    return base
+
+
+def losses(folder):
+    lines = read_curve(folder / "logs" / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def smooth(way, recipe_of, tmp_path_factory):
+    return headstart.pretrain(recipe(way, recipe_of, tmp_path_factory.mktemp("smooth") / "out"), quiet=True)
+
+
+def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, way, recipe_of, tmp_path, monkeypatch):
+    shapes = []
+    batch, step = RowFeed.batch, Loop._step
+
+    def seen(self, samples):
+        made = batch(self, samples)
+        shapes.append(tuple(made["input_ids"].shape))
+        return made
+
+    def stopped(self, batches):
+        done = step(self, batches)
+        if self.progress.step in (3, 9):
+            os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    rough = recipe(way, recipe_of, tmp_path / "rough")
+    monkeypatch.setattr(Loop, "_step", stopped)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            headstart.pretrain(rough, quiet=True)
+    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(RowFeed, "batch", seen)
+    folder = headstart.pretrain(rough, quiet=True)
+    assert [width for _, width in shapes[:2]] == [16, 64], "a batch of each, to count FLOPs"
+    assert shapes[2:] == [(4, 64)] * 3
+    assert losses(folder) == losses(smooth)
+    assert (folder / "model.safetensors").read_bytes() == (smooth / "model.safetensors").read_bytes()
+    assert artifact.read_manifest(folder)["metrics"] == artifact.read_manifest(smooth)["metrics"]
+
+
+def test_tokens_epochs_and_flops_are_those_of_both_phases(smooth, way, recipe_of):
+    facts = artifact.read_manifest(smooth)
+    progress, tokens = facts["progress"], facts["data"]["train"]["tokens"]
+    assert progress["tokens"] == 12 * 256 and facts["recipe"]["training"]["row_length"] == PHASES
+    # 14 of 16 and 62 of 64 tokens in a row are text, and [SEP]s between documents are few.
+    assert progress["epochs"] == pytest.approx((6 * 16 * 14 + 6 * 4 * 62) / tokens, rel=0.05)
+    planned = headstart.plan(recipe(way, recipe_of, "none"))
+    assert planned["size"]["updates"] == 12 and planned["size"]["tokens to train on"] == 12 * 256
+    assert planned["forecast"]["flops"] == pytest.approx(facts["cost"]["flops"], rel=0.01)
+    short, long = (
+        headstart.plan(recipe(way, recipe_of, "none", row_length=length))["size"]["FLOPs per token"]
+        for length in (16, 64)
+    )
+    assert short < planned["size"]["FLOPs per token"] < long
+    assert headstart.plan(recipe(way, recipe_of, "none", budget="1 min"))["forecast"]["seconds"] == pytest.approx(60)
+
+
+def test_held_out_rows_have_the_first_length(smooth, way):
+    """So that the curve has no step where the rows change; `evaluate` measures alike."""
+    found = headstart.evaluate(smooth, way / "other.txt")
+    single = headstart.evaluate(way / "pretrained", way / "other.txt")
+    assert found["rows"] == pytest.approx(single["rows"] * 30 / 14, rel=0.05)
+
+
+def test_the_model_must_read_the_longest(way, recipe_of, tmp_path):
+    wrong = recipe(way, recipe_of, tmp_path / "x", row_length=[PHASES[0], {"length": 1024, "share": 0.5}])
+    with pytest.raises(RecipeError, match=r"row_length is 1024; backbone\.max_length is 512"):
+        headstart.pretrain(wrong, quiet=True)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(256, (16, 4)), (300, (18, 4)), (40, (2, 1))])
+def test_an_update_holds_whole_rows(tokens, rows):
+    settings = PretrainTraining(row_length=PHASES, batch_tokens=tokens)
+    assert tuple(settings.rows_of(phase.length) for phase in settings.phases) == rows
+    assert settings.longest == 64

@@ -1,0 +1,55 @@
+"""The allocator's settings must be there when a process starts: a verb that computes starts itself anew, once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from headstart.stages.runs import environment
+
+pytestmark = pytest.mark.skipif(not environment._has_glibc(), reason="the settings are glibc's")
+
+_MAPPED = """
+import ctypes, os, sys
+from headstart.stages.runs import environment
+environment.keep_memory(sys.argv[1:])
+class Statistics(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.mallinfo2.restype = ctypes.c_void_p, Statistics
+before = libc.mallinfo2().hblkhd
+libc.malloc(ctypes.c_size_t(64 << 20))
+print(os.getpid(), libc.mallinfo2().hblkhd - before, *sys.argv[1:])
+"""
+
+
+def mapped(verb: str, **variables: str) -> tuple[bool, int, list[str]]:
+    """Ask for 64 MB in a process with a verb; returns whether its id stayed, the bytes mapped apart, its arguments."""
+    kept = {name: value for name, value in os.environ.items() if name != environment.TUNABLES}
+    with subprocess.Popen(
+        [sys.executable, "-c", _MAPPED, verb, "a b"], env=kept | variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        number, size, *words = process.communicate(timeout=60)[0].split()
+    return int(number) == process.pid, int(size), words
+
+
+def test_a_verb_that_computes_keeps_what_it_frees() -> None:
+    same, size, words = mapped("pretrain")
+    assert same
+    assert words == ["pretrain", "a", "b"]
+    assert size < 64 << 20
+
+
+def test_others_and_those_who_chose_stay_as_they_are() -> None:
+    assert mapped("list")[1] >= 64 << 20
+    assert mapped("pretrain", **{environment.TUNABLES: ""})[1] >= 64 << 20
+
+
+def test_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.TUNABLES, raising=False)
+    assert "huge pages" in environment.allocator()
+    monkeypatch.setenv(environment.TUNABLES, "glibc.malloc.arena_max=1")
+    assert environment.allocator().endswith("says: glibc.malloc.arena_max=1")

@@ -1,0 +1,170 @@
+"""A study as a graph: what is shared, what an address depends on, what a change recomputes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headstart.core import artifact, config
+from headstart.core.errors import DataError, RecipeError
+from headstart.studies import study as stage
+from headstart.studies.definition import Study
+from headstart.studies.run import expand as study_graph
+from headstart.studies.run.engine import Tally
+from headstart.studies.run.expand import build
+
+ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}\n" for n in range(40))
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    study_graph._content.cache_clear()
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text(ROWS, encoding="utf-8")
+    (tmp_path / "corpus.txt").write_text("In the beginning.\n\nAnd so on.\n", encoding="utf-8")
+    return tmp_path
+
+
+def study(files: Path, **sections) -> Study:
+    finetune = {
+        "task": {"kind": "classify", "text": ["text"], "label": "label"},
+        "data": {"train": f"{files}/train.csv", "validation": 10, "test": f"{files}/test.csv"},
+    }
+    pretrain = {
+        "corpus": {"files": [f"{files}/corpus.txt"]}, "backbone": {"family": "encoder", "size": "tiny"},
+        "objective": "masked_lm",
+    }  # fmt: skip
+    axes = {
+        "labels": {"finetune.data.labels": [8, 16]},
+        "objective": {"masked": {"pretrain.objective": "masked_lm"}, "spans": {"pretrain.objective": "span_boundary"}},
+        "adaptation": {name: {"finetune.adaptation": name} for name in ("full", "lora")},
+    }
+    made = {
+        "question": "Why?", "output": str(files / "out"), "base": {"pretrain": pretrain, "finetune": finetune},
+        "axes": axes, "compare": ["objective", "adaptation"], "baselines": ["majority", "scratch"], "seeds": 3,
+        "reference": "majority",
+    }  # fmt: skip
+    return config.fill(Study, made | sections)
+
+
+def kinds(graph):
+    return {
+        kind: [n for n in graph.nodes.values() if n.kind == kind] for kind in {n.kind for n in graph.nodes.values()}
+    }
+
+
+def test_one_text_one_pretraining_for_many_cells(files):
+    graph = build(study(files))
+    found = kinds(graph)
+    assert {kind: len(nodes) for kind, nodes in found.items()} == {
+        "prepare": 1, "pretrain": 2, "finetune": 2 * 2 * 2 * 3 + 2 * 3, "baseline": 6, "overlap": 1,
+    }  # fmt: skip
+    served = {node.kind: count for node, count in graph.shared()}
+    assert served == {"prepare": 2, "pretrain": 12}, "the network from scratch is taken from the first"
+    assert {cell.system.name for cell in graph.cells} == {
+        "masked/full", "masked/lora", "spans/full", "spans/lora", "majority", "scratch",
+    }  # fmt: skip
+    assert len(graph.cells) == 2 * 3 * 6
+    names = list(graph.nodes)
+    assert all(names.index(parent) < place for place, n in enumerate(graph.nodes.values()) for parent in n.parents)
+
+
+def test_without_the_engine_nothing_is_looked_for_in_the_corpus(files, monkeypatch):
+    monkeypatch.setattr(study_graph, "find_spec", lambda name: None)
+    asked = study(files)
+    graph = build(asked)
+    assert "overlap" not in kinds(graph) and not graph.overlaps and asked.overlap
+    assert "headstart[corpus]" in "\n".join(stage.summary(stage.Standing(asked), Tally(1, 1)))
+
+
+def test_scratch_runs_once_for_each_shape_of_network(files):
+    levels = {
+        "masked": {"pretrain.objective": "masked_lm"}, "spans": {"pretrain.objective": "span_boundary"},
+        "wide": {"pretrain.objective": "masked_lm", "pretrain.backbone": {"family": "encoder", "size": "mini"}},
+    }  # fmt: skip
+    sections = {"axes": {"objective": levels}, "compare": ["objective"]}
+    names = [cell.system.name for cell in build(study(files, **sections)).cells]
+    assert {name: names.count(name) for name in names if "scratch" in name} == {"scratch/masked": 3, "scratch/wide": 3}
+
+
+def test_every_seed_pretrains_where_that_is_asked(files):
+    assert len(kinds(build(study(files, seed_pretraining=True)))["pretrain"]) == 6
+
+
+def test_an_address_follows_content_and_not_places(files, tmp_path_factory):
+    before = build(study(files))
+    elsewhere = tmp_path_factory.mktemp("moved")
+    for path in files.glob("*.*"):
+        (elsewhere / path.name).write_bytes(path.read_bytes())
+    assert build(study(elsewhere)).nodes.keys() == before.nodes.keys()
+
+
+def test_files_that_are_not_there_are_not_taken_for_each_other(files):
+    tasks = {name: {"finetune.data.train": f"{files}/{name}.csv"} for name in ("no", "none")}
+    sections = {"axes": {"task": tasks}, "base": study(files).base.model_dump() | {"pretrain": None}, "compare": []}
+    graph = build(study(files, **sections, baselines=["majority"]))
+    assert len(graph.nodes) == len(graph.cells) == 2 * 3
+    assert graph.absent() == {f"{files}/no.csv": 3, f"{files}/none.csv": 3}
+
+
+def test_nothing_is_begun_where_a_file_is_not_there(files):
+    (files / "corpus.txt").unlink()
+    study_graph._expanded.cache_clear()
+    with pytest.raises(DataError, match=r"corpus\.txt \(read by \d+ cells\)"):
+        stage.run(study(files), quiet=True)
+    assert not (files / "out").exists()
+
+
+def test_a_change_concerns_what_depends_on_it(files):
+    before = build(study(files))
+    more_seeds = build(study(files, seeds=4))
+    assert before.nodes.keys() < more_seeds.nodes.keys()
+    (files / "test.csv").write_text(ROWS + "a fine day,1\n", encoding="utf-8")
+    study_graph._content.cache_clear()
+    other_test = build(study(files))
+    same = {before.nodes[name].kind for name in before.nodes.keys() & other_test.nodes.keys()}
+    assert same == {"prepare", "pretrain"}, "other test rows change no pre-training, and everything else"
+
+
+def test_baselines_alone_need_no_model(files):
+    alone = study(files, base={"finetune": study(files).base.finetune}, axes={}, compare=[], baselines=["majority"])
+    graph = build(alone)
+    assert [node.kind for node in graph.nodes.values()] == ["baseline"] * 3
+    assert {cell.context for cell in graph.cells} == {()}
+
+
+def test_a_reference_that_is_no_row_is_refused(files):
+    with pytest.raises(RecipeError, match=r"'full' is no row of the table.*masked/full, majority"):
+        build(study(files, reference="full"))
+
+
+def test_a_corpus_that_has_moved_is_not_looked_into(files):
+    asked = study(files)
+    checkpoint = files / "checkpoint"
+    corpus = asked.base.pretrain["corpus"]
+    with artifact.staged(checkpoint, "checkpoint", recipe={"corpus": corpus}) as staging:
+        (staging / "config.json").write_text("{}")
+    base = {"finetune": {**asked.base.finetune, "model": str(checkpoint), "adaptation": "full"}}
+    axes = {"labels": {"finetune.data.labels": [8]}}
+    sections = {"base": base, "axes": axes, "compare": [], "claims": []}
+    assert kinds(build(study(files, **sections)))["overlap"]
+    (files / "corpus.txt").unlink()
+    study_graph._expanded.cache_clear()
+    graph = build(study(files, **sections))
+    assert "overlap" not in kinds(graph) and graph.unsearched == [str(checkpoint)] and not graph.absent()
+    said = stage.summary(stage.Standing(study(files, **sections)), Tally(1))
+    assert any("were not looked for in the corpus of" in line for line in said)
+
+
+def test_what_the_study_decides_the_recipe_may_not(files):
+    base = study(files).base
+    with pytest.raises(RecipeError, match=r"base\.finetune has `seeds`"):
+        build(study(files, base={"finetune": {**base.finetune, "seeds": 2}, "pretrain": base.pretrain}))
+
+
+def test_a_fault_names_the_point(files):
+    axes = {"rate": {"finetune.training.learning_rate": [1e-3, 7.0]}}
+    finetune = {**study(files).base.finetune, "adaptation": "full", "model": "somewhere"}
+    with pytest.raises(RecipeError, match=r"at rate 7\.0 .*learning_rate is 7"):
+        build(study(files, base={"finetune": finetune}, axes=axes, compare=[]))
