@@ -16,7 +16,7 @@ from headstart.stages.runs.environment import KEEP, TUNABLES
 
 CASES = {
     "masked LM, mini encoder": (),
-    "masked LM, mini encoder, not compiled": ("training.compile=false",),
+    "masked LM, mini encoder, not compiled": ("training.torch_compile=false",),
     "causal LM, mini decoder": (
         "objective={name: causal_lm}", "backbone={family: decoder, kind: modernbert-decoder, size: mini, dropout: 0.0}"
     ),

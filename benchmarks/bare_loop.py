@@ -1,4 +1,4 @@
-"""Pre-training tokens a second: our loop against a bare one of the same model, optimiser and number format."""
+"""Pre-training tokens a second: our loop against a bare one of the same model, optimizer and number format."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from pretraining import Ours
 from side_by_side import arguments, in_turns, report
 
-from headstart.training import optimizer as optimiser
-from headstart.training import precision
+from headstart.training import optimizer, precision
 
 
 class Bare:
@@ -23,8 +22,8 @@ class Bare:
         settings = ours.recipe.training
         self.precision = precision.resolve(settings.precision, torch.device("cpu"))
         self.clip = settings.max_grad_norm
-        self.optimiser = optimiser.build(ours.learner.module, ours.learner.parameter_groups(), settings)
-        optimiser.set_rate(self.optimiser, 1e-4)
+        self.optimizer = optimizer.build(ours.learner.module, ours.learner.parameter_groups(), settings)
+        optimizer.set_rate(self.optimizer, 1e-4)
 
     def tokens_per_second(self, steps: int) -> float:
         """Train so many steps and return the tokens that a second took."""
@@ -37,8 +36,8 @@ class Bare:
                 loss = self.objective.loss(self.module, batch) / self.weight
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
-            self.optimiser.step()
-            self.optimiser.zero_grad()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
             tokens += batch["input_ids"].numel()
         return tokens / (time.perf_counter() - start)
 

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headstart.core import config
 from headstart.evaluation import cluster
-from headstart.stages.plan import synthetic as stand_ins
+from headstart.stages.plan import synthetic
 from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
 from headstart.stages.pretrain.recipe import PretrainRecipe
@@ -32,8 +32,9 @@ from headstart.training.loop import Loop
 from headstart.training.world import joined
 
 RECIPE = "recipes/objectives/mini.yaml"
-CHANGES = ("tokenizer.vocab=4096", "training.batch_tokens=1024", "training.compile=false", "training.optim=adamw",
-           "training.evaluations=0", "training.logging_steps=1", "training.budget=4 steps")  # fmt: skip
+CHANGES = ("tokenizer.vocab_size=4096", "training.batch_tokens=1024", "training.torch_compile=false",
+           "training.optim=adamw", "training.eval_count=0", "training.logging_steps=1",
+           "training.budget=4 steps")  # fmt: skip
 ROWS = 8
 """Rows of an update."""
 STEPS = 4
@@ -84,7 +85,7 @@ class Watch:
         if "loss" in values:
             self.after[step] = Counter(self.counted.bytes)
             kept = list(self.loop.learner.module.parameters())
-            kept += [v for moments in self.loop.optimiser.state.values() for v in moments.values() if v.numel() > 1]
+            kept += [v for moments in self.loop.optimizer.state.values() for v in moments.values() if v.numel() > 1]
             self.held = sum(_bytes(t.to_local() if isinstance(t, DTensor) else t) for t in kept)
 
     def close(self) -> None:
@@ -96,9 +97,9 @@ def worker(parallel: str, micro: str) -> None:
     changes = [*CHANGES, f"training.parallel={parallel}", f"training.micro_batch_size={micro}"]
     recipe: Any = config.load(RECIPE, PretrainRecipe, changes)
     objective = objective_of(recipe)
-    vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
+    vocabulary = synthetic.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     length = recipe.training.phases[0].length
-    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, objective.row_shape(length)))]
+    noise = [CorpusRows("", 1.0, synthetic.NoiseRows(vocabulary, objective.row_shape(length)))]
     with joined() as world, tempfile.TemporaryDirectory() as home:
         learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
         learner.validate = lambda limit=0: {}  # type: ignore[method-assign]

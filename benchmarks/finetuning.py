@@ -45,7 +45,7 @@ class Ours:
         self.adaptation: Adaptation = registry.build("adaptations", section)
         model = self.adaptation.adapt(self.source)
         choose_attention(model)
-        settings = settings_of(FinetuneTraining.model_validate({"evaluations": 0, **training}), section)
+        settings = settings_of(FinetuneTraining.model_validate({"eval_count": 0, **training}), section)
         learner = Unmeasured(model, task, self.adaptation, self.reading, self.features, [], [])
         self.loop = loop_of(learner, settings, batch_size, 0, Path(tempfile.mkdtemp()), "x")
         self.batch_size, self.steps = batch_size, 0

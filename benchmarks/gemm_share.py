@@ -26,7 +26,7 @@ CASES = {
 KINDS = {
     "products of matrices": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::", "mkl::"),
     "attention": ("aten::_scaled_dot_product",),
-    "optimiser": ("Optimizer.step", "aten::_foreach", "aten::_fused_adam"),
+    "optimizer": ("Optimizer.step", "aten::_foreach", "aten::_fused_adam"),
     "compiled code": ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction"),
 }
 """Beginnings of the profiler's names, by what is done; all others are the loss, copies and Python's own time."""

@@ -26,7 +26,7 @@ CAUSAL_LM = ("objective={name: causal_lm}", "backbone={family: decoder, size: sm
 SPAN_CORRUPTION = ("objective={name: span_corruption}",
                    "backbone={family: encoder-decoder, kind: t5, size: small, dropout: 0.0}",
                    "training.optim=adamw")  # fmt: skip
-"""What turns the mini encoder into the other two networks that stand against Trainer, by Trainer's optimiser."""
+"""What turns the mini encoder into the other two networks that stand against Trainer, by Trainer's optimizer."""
 TURN_SECONDS, MOST_STEPS = 15.0, 12
 """A turn is as many steps as fit: a slow machine, or a larger network, takes fewer."""
 
@@ -49,7 +49,7 @@ class Ours:
 
     def __init__(self, *overrides: str, recipe: str = "recipes/objectives/mini.yaml") -> None:
         """Set up model, rows and loop by a recipe."""
-        filled: Any = config.load(recipe, PretrainRecipe, ["training.evaluations=0", *overrides])
+        filled: Any = config.load(recipe, PretrainRecipe, ["training.eval_count=0", *overrides])
         self.recipe = filled
         self.objective = objective_of(filled)
         prepared = prepared_of(filled)

@@ -23,7 +23,7 @@ DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))
 
 def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:
     """Read the options that all scripts share, in a process that keeps memory as a training run does."""
-    environment.start_anew()
+    environment.restart()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--repetitions", type=int, default=repetitions, help="turns of each side; the median counts")
     parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")

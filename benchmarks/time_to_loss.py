@@ -161,7 +161,7 @@ def our_seconds(target: float, budget: float, output: Path) -> tuple[float | Non
 
 def train(budget: float, output: Path) -> None:
     """Train by the recipe for so many seconds."""
-    command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.evaluations=10"]
+    command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.eval_count=10"]
     # Compiled code of earlier runs would hide what compiling takes.
     cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(output.with_name(f"{output.name}.compiled"))}
     subprocess.run([sys.executable, "-m", "headstart", *command], check=True, env=cold)
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--side", action="store_true", help="run Trainer's side alone, as the script itself does")
     parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
     options = parser.parse_args()
-    environment.start_anew()
+    environment.restart()
     if options.quick:
         options.minutes = 0.3
         options.work = options.work if options.side else Path(tempfile.mkdtemp())

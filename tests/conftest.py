@@ -47,7 +47,9 @@ def tiny_tokenizers(verses: list[str]) -> dict[str, PreTrainedTokenizerFast]:
     from headstart.tokens.tokenizer import TokenizerConfig, train
 
     return {
-        kind: train(verses, TokenizerConfig.model_validate({"kind": kind, "vocab": 600, "lowercase": False}), seed=0)
+        kind: train(
+            verses, TokenizerConfig.model_validate({"kind": kind, "vocab_size": 600, "lowercase": False}), seed=0
+        )
         for kind in ("wordpiece", "bpe", "unigram")
     }
 

@@ -11,7 +11,7 @@ from headstart.tokens.tokenizer import TokenizerConfig, train
 
 text = Path(__file__).parents[2] / "recipes" / "quickstart" / "data" / "kjv.txt.gz"
 verses = gzip.decompress(text.read_bytes()).decode().splitlines()[:2000]
-tokenizer = train(verses, TokenizerConfig(kind="wordpiece", vocab=1000), seed=0)
+tokenizer = train(verses, TokenizerConfig(kind="wordpiece", vocab_size=1000), seed=0)
 examples = [{"input_ids": ids} for ids in tokenizer(verses, truncation=True, max_length=64)["input_ids"]]
 
 objective = ReplacedToken(rate=0.15, generator=0.5)

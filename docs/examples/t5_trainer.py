@@ -10,7 +10,7 @@ from headstart.tokens.tokenizer import TokenizerConfig, train
 
 text = Path(__file__).parents[2] / "recipes" / "quickstart" / "data" / "kjv.txt.gz"
 verses = gzip.decompress(text.read_bytes()).decode().splitlines()[:2000]
-tokenizer = train(verses, TokenizerConfig(kind="unigram", vocab=1000), seed=0)
+tokenizer = train(verses, TokenizerConfig(kind="unigram", vocab_size=1000), seed=0)
 
 objective = SpanCorruption(density=0.15, mean_length=3.0, sentinels=20)
 tokenizer.add_special_tokens({"extra_special_tokens": objective.special_tokens()})

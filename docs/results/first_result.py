@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pages import cost_table, headstart, is_finished, read, run_all, score, write
 
-from headstart.evaluation.significance import p_clause
+from headstart.evaluation.significance import describe_p
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "qnli", "stsb", "trec6", "subj")
 LABELS = (500, 5000)
@@ -35,7 +35,7 @@ def command(task: str, labels: int) -> list[str]:
     return [
         "finetune",
         f"recipes/wiki-mini/{task}.yaml",
-        f"data.labels={labels}",
+        f"data.train_rows={labels}",
         f"output={output(task, labels)}",
         *extra,
     ]
@@ -61,7 +61,7 @@ def table(labels: int) -> str:
             clear = lead["p_value"] < 0.05 and lead["difference"] > 0
             wins[rival] += clear
             spread = f"{100 * lead['low']:+.1f} to {100 * lead['high']:+.1f}"
-            text = f"{100 * lead['difference']:+.1f} ({spread}), {p_clause(lead['p_value'])}"
+            text = f"{100 * lead['difference']:+.1f} ({spread}), {describe_p(lead['p_value'])}"
             leads.append(f"**{text}**" if clear else text)
         lines.append(f"| {task} ({metric}) | {facts['data']['train_rows']:,} | " + " | ".join(cells + leads) + " |")
     return "\n".join(lines) + (

@@ -1,4 +1,4 @@
-"""Write docs/results/learning.md: what learns more in the same time? Mask rate, optimiser, schedule, growing batches.
+"""Write docs/results/learning.md: what learns more in the same time? Mask rate, optimizer, schedule, growing batches.
 
 python docs/results/learning.py alone|together [--tokens 5e5] [--seeds 3] [--jobs 2] [--only-table]
 
@@ -53,7 +53,7 @@ ALONE = {
     "cosine schedule": ("training.lr_scheduler_type=cosine",),
     "trapezoid schedule": ("training.lr_scheduler_type=trapezoid",),
     "batches from a quarter, over 0.3": GROWING,
-    "rows of 64 first, for 0.3": ("training.row_length=[{length: 64, share: 0.3}, {length: 128, share: 0.7}]",),
+    "rows of 64 first, for 0.3": ("training.seq_length=[{length: 64, share: 0.3}, {length: 128, share: 0.7}]",),
 }
 FASTER = ("training.learning_rate=2e-3", "training.lr_scheduler_type=trapezoid")
 TOGETHER = {
@@ -85,7 +85,7 @@ class Run(NamedTuple):
     def command(self) -> list[str]:
         """Return its arguments."""
         own = [f"output={self.folder}", f"seed={self.seed}", f"training.budget={self.tokens:.0f} tokens"]
-        return ["pretrain", RECIPE, *own, "training.evaluations=0", *FIRST, *self.changes]
+        return ["pretrain", RECIPE, *own, "training.eval_count=0", *FIRST, *self.changes]
 
     @property
     def receipt(self) -> Path:

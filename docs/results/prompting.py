@@ -24,9 +24,9 @@ import transformers
 from pages import score, write
 
 from headstart.adaptation.full import Full
-from headstart.adaptation.zero_shot import AsIs
+from headstart.adaptation.zero_shot import ZeroShot
 from headstart.core import artifact, config
-from headstart.core.data import Examples, Feature, Reading
+from headstart.core.data import Examples, Feature, InputSpec
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.finetune.cell import Splits, predict, run_cell
@@ -65,7 +65,7 @@ QUESTIONS = {
 class BothWays(Prompt):
     """A prompt that answers twice from the same passes: as the model says, and calibrated."""
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Return pairs of labels."""
         asked = [
             (output, feature) for output, feature in zip(outputs, features, strict=True) if not feature["calibrates"]
@@ -148,7 +148,7 @@ class Grid:
         splits = self.splits(task, name, shots, seed)
         task.show(splits.train, seed)
         source = CheckpointFolder(model, task, seed)
-        network, reading = AsIs().adapt(source), source.reading(_room(source))
+        network, reading = ZeroShot().adapt(source), source.reading(_room(source))
         with precision.autocast(precision.resolve("auto", network.device), network.device):
             found = predict(network, task, task.encode(splits.test, reading), reading)
         return {
@@ -165,7 +165,7 @@ class Grid:
         cell, _ = run_cell(
             method="full", adaptation=Full(), task=task, splits=self.splits(task, name, shots, seed),
             checkpoint=str(model), batch_size=8, max_length=64, seed=seed, fingerprint=f"{name}-{shots}-{seed}",
-            settings=FinetuneTraining(budget="20 steps", learning_rate=rate, evaluations=1),
+            settings=FinetuneTraining(budget="20 steps", learning_rate=rate, eval_count=1),
             work=work, cost=CostConfig(), quiet=True,
         )  # fmt: skip
         shutil.rmtree(work, ignore_errors=True)

@@ -47,8 +47,8 @@ def main() -> None:
     options = parser.parse_args()
     cells = {
         options.runs / f"{size}-{vocab}-{tokens:.0f}": [
-            f"backbone.size={size}", f"tokenizer.vocab={vocab}", f"training.budget={tokens:.0f} tokens",
-            "training.evaluations=0",
+            f"backbone.size={size}", f"tokenizer.vocab_size={vocab}", f"training.budget={tokens:.0f} tokens",
+            "training.eval_count=0",
         ]
         for tokens, size, vocab in itertools.product(options.tokens, options.sizes, options.vocabularies)
     }  # fmt: skip

@@ -233,7 +233,7 @@ def study_run(study: StudyFile, overrides: StudyOverrides = None, quiet: Quiet =
     _require_one_process("study run")
     filled = stage.load(study, overrides or [])
     tally = stage.run(filled, quiet)
-    _print("\n".join(stage.summary(stage.Standing(filled), tally)))
+    _print("\n".join(stage.summary(stage.StudyState(filled), tally)))
     if tally.finished < tally.total:
         raise typer.Exit(1)
 
@@ -249,7 +249,7 @@ def study_table(
     """The table as it stands, unfinished rows greyed."""
     from headstart.studies import study as stage
 
-    standing = stage.Standing(stage.load(study, overrides or []))
+    standing = stage.StudyState(stage.load(study, overrides or []))
     if form is None:
         from rich.console import Console
 
@@ -272,7 +272,7 @@ def study_report(
     from headstart.studies import study as stage
     from headstart.studies.render import report as reporter
 
-    _print(reporter.run(stage.Standing(stage.load(study, overrides or [])), to))
+    _print(reporter.run(stage.StudyState(stage.load(study, overrides or [])), to))
 
 
 @study.command("power")
@@ -285,7 +285,7 @@ def study_power(
     from headstart.studies import study as stage
     from headstart.studies.judge import seeds as stage_power
 
-    _print(stage_power.run(stage.Standing(stage.load(study, overrides or [])), difference))
+    _print(stage_power.run(stage.StudyState(stage.load(study, overrides or [])), difference))
 
 
 @app.command("list")

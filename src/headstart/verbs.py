@@ -54,4 +54,4 @@ def recipe_of_run(folder: Path) -> Any:
     if not path.is_file():
         raise ArtifactError(f"`{folder}` is not a run folder (no {RECIPE})", do="Pass the `output` folder of a recipe")
     raw = config.parse(path)
-    return config.fill(by_verb()[verb_of(raw)], raw, where=str(path))
+    return config.fill_saved(by_verb()[verb_of(raw)], raw, str(path))

@@ -26,7 +26,7 @@ from headstart.core import registry
 from headstart.core.contracts import Objective, RowSource, Task
 from headstart.core.data import Document, Examples, Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
-from headstart.stages.pretrain.learner import CorpusRows, RowFeed
+from headstart.stages.pretrain.learner import CorpusRows, RowBatches
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.card import input_names
 from headstart.tasks import source
@@ -289,7 +289,7 @@ class ToyPretraining(Pretraining):
         )
         self.objective = next(objective for objective in objectives if not objective.special_tokens())
         rows = cut(text, self.vocabulary, self.objective.row_shape(32))
-        self.feed = RowFeed([CorpusRows("", 1.0, rows)], self.objective, self.vocabulary, 0)
+        self.feed = RowBatches([CorpusRows("", 1.0, rows)], self.objective, self.vocabulary, 0)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ import transformers
 from tests.contracts.test_tasks import alike
 
 from headstart.core import registry
-from headstart.core.contracts import Adaptation, Rehearsal, Task
-from headstart.core.data import Feature, ParameterGroup, Reading
+from headstart.core.contracts import Adaptation, ReplaySource, Task
+from headstart.core.data import Feature, InputSpec, ParameterGroup
 from headstart.stages.finetune.cell import TaskLearner, predict, trainable
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.loop import Loop
@@ -32,11 +32,11 @@ class Fitting:
     adaptation: Adaptation
     task: Task
     source: CheckpointFolder
-    reading: Reading
+    reading: InputSpec
     train: list[Feature]
     validation: list[Feature]
     gold: list[Any]
-    rehearsal: Callable[[Path], Rehearsal]
+    rehearsal: Callable[[Path], ReplaySource]
 
     def adapt(self, seed: int = 0) -> transformers.PreTrainedModel:
         source = CheckpointFolder(self.source.path, self.task, seed, self.rehearsal)
@@ -105,7 +105,7 @@ def trained(fitting, tmp_path_factory) -> Trained:
     if not trainable(model):
         pytest.skip("this adaptation trains nothing")
     settings = TrainingSettings(
-        budget=f"{STEPS} steps", learning_rate=1e-3, precision="fp32", lr_scheduler_type="constant", evaluations=1,
+        budget=f"{STEPS} steps", learning_rate=1e-3, precision="fp32", lr_scheduler_type="constant", eval_count=1,
         logging_steps=1,
     )  # fmt: skip
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

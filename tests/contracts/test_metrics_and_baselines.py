@@ -12,7 +12,7 @@ import pytest
 from headstart.core import registry
 from headstart.core.data import Examples
 from headstart.core.randomness import generator
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.metrics import about
 from headstart.evaluation.resampling import resampled
 
@@ -112,7 +112,7 @@ def test_a_baseline_predicts_and_never_reads_test_labels(baseline, name, columns
     sealed = replace(test, labels=Sealed(len(test)))
     try:
         result = run(train, validation, sealed, metric=name, seed=0)
-    except Unsuited as reason:
+    except NotApplicable as reason:
         pytest.skip(f"it is no baseline for such rows: {reason}")
     assert len(result.predictions) == len(test)
     if regression:
@@ -136,7 +136,7 @@ def test_a_baseline_answers_or_says_why_not(baseline, metric):
     run = registry.resolve("baselines", baseline)
     try:
         found = run(rows, rows, replace(rows, labels=Sealed(len(rows))), metric=metric, seed=0).predictions
-    except Unsuited as reason:
+    except NotApplicable as reason:
         assert len(str(reason).split()) > 4
         return
     assert len(found) == len(gold)

@@ -16,12 +16,12 @@ from headstart.core.contracts import Backbone, Objective
 from headstart.core.data import Sample
 
 
-def predicted(batch, row_length):
+def predicted(batch, seq_length):
     """Which positions of the rows are predicted, as (row, column); None where the batch does not say."""
     if "positions" in batch:
         rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
         return rows, batch["positions"][rows, slots]
-    if "labels" in batch and batch["labels"].shape[1:] == (row_length,):
+    if "labels" in batch and batch["labels"].shape[1:] == (seq_length,):
         return torch.nonzero(batch["labels"] != -100, as_tuple=True)
     return None
 
@@ -158,13 +158,13 @@ def test_gradients_reach_every_parameter(pairing):
 
 def test_a_few_steps_lower_the_loss(pairing):
     model, batch = pairing.model(), pairing.batch()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(8):
         loss = pairing.objective.loss(model, batch) / pairing.objective.weight(batch)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < 0.95 * losses[0], losses
 
@@ -172,7 +172,7 @@ def test_a_few_steps_lower_the_loss(pairing):
 def test_it_learns_real_text(pairing):
     """Within two minutes the loss covers half of the way from its first value to the unigram entropy."""
     objective, module = pairing.objective, pairing.model().train()
-    optimiser = torch.optim.AdamW(module.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
     key, first, loss = getattr(objective, "token_loss", "loss"), None, float("inf")
     end, step, size = time.process_time() + 120, 0, 16
     while time.process_time() < end:
@@ -187,8 +187,8 @@ def test_it_learns_real_text(pairing):
             if loss <= (first + pairing.unigram_entropy) / 2:
                 return
         (objective.loss(module.train(), batch) / objective.weight(batch)).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         step += 1
     pytest.fail(f"from {first:.2f} to {loss:.2f} in {step} steps; the unigram entropy is {pairing.unigram_entropy:.2f}")
 
@@ -228,7 +228,7 @@ def texts_and_pairs(verses, tiny_tokenizer):
     return {
         False: [{"input_ids": ids(text)} for text in verses[:8]],
         True: [
-            {"input_ids": ids(first, second), "strangers": ids(other, add_special_tokens=False)}
+            {"input_ids": ids(first, second), "negative_input_ids": ids(other, add_special_tokens=False)}
             for first, second, other in pairs
         ],
     }

@@ -12,7 +12,7 @@ from tests.contracts.conftest import DATA_KINDS
 
 from headstart.core import registry
 from headstart.core.contracts import Task
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 from headstart.evaluation import metrics
 from headstart.stages.finetune.cell import predict
 from headstart.tasks import labelled
@@ -25,7 +25,7 @@ def source(task_case, checkpoint):
 
 
 @pytest.fixture(scope="module")
-def reading(source) -> Reading:
+def reading(source) -> InputSpec:
     return source.reading(64)
 
 

@@ -28,8 +28,8 @@ def texts(verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(texts: Path, output: Path, **sections: Any) -> dict[str, Any]:
     training = {
-        "budget": "4 steps", "batch_tokens": 256, "evaluations": 1,
-        "row_length": [{"length": 32, "share": 0.5}, {"length": 64, "share": 0.5}],
+        "budget": "4 steps", "batch_tokens": 256, "eval_count": 1,
+        "seq_length": [{"length": 32, "share": 0.5}, {"length": 64, "share": 0.5}],
     }  # fmt: skip
     return {"output": str(output), "training": training, **sections}
 
@@ -41,7 +41,7 @@ def test_lengths_corpora_and_going_on(objective, family, texts, checkpoint, tiny
     section: dict[str, Any] = {"name": objective}
     if "family" in fields:
         section["family"] = family
-    tokenizer: dict[str, Any] = {"vocab": 500}
+    tokenizer: dict[str, Any] = {"vocab_size": 500}
     if "teacher" in fields:
         section["teacher"] = str(checkpoint(family, FIRST_KINDS[objective, family]))
         tokenizer = {"path": section["teacher"]}

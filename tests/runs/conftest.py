@@ -19,13 +19,13 @@ STEPS = 60
 # The quickstart's text and recipes, at a size that takes seconds. Every step is logged, and a checkpoint is written
 # after nearly every one, so that a run can be stopped anywhere.
 TINY_PRETRAIN = (
-    "warm_start=null", "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
-    f"training.budget={STEPS} steps", "training.row_length=32", "training.batch_tokens=512", "training.evaluations=2",
-    "training.logging_steps=1", "training.save_minutes=0.001",
+    "warm_start=null", "tokenizer.vocab_size=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
+    f"training.budget={STEPS} steps", "training.seq_length=32", "training.batch_tokens=512", "training.eval_count=2",
+    "training.logging_steps=1", "training.save_interval_minutes=0.001",
 )  # fmt: skip
 TINY_FINETUNE = (
-    "seeds=2", "company=[majority, svm, scratch, features]", "data.labels=200", "training.budget=40 steps",
-    "training.max_length=48", "training.learning_rate=1e-3", "training.evaluations=2",
+    "seeds=2", "compare_with=[majority, svm, scratch, features]", "data.train_rows=200", "training.budget=40 steps",
+    "training.max_length=48", "training.learning_rate=1e-3", "training.eval_count=2",
 )  # fmt: skip
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

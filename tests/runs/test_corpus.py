@@ -245,7 +245,7 @@ def test_shards_are_the_same_bytes_whatever_the_number_of_workers(
 
     for workers in (1, 3):
         where = (f"output={tmp_path / str(workers)}", f"engine.workers={workers}", "reading.part_mb=0.2", "--quiet")
-        headstart("corpus", str(raw / "recipe.yaml"), "tokenizer.vocab=800", "tokenizer.sample_mb=0.3", *where)
+        headstart("corpus", str(raw / "recipe.yaml"), "tokenizer.vocab_size=800", "tokenizer.sample_mb=0.3", *where)
     assert content(tmp_path / "1") == content(tmp_path / "3")
     facts = json.loads((tmp_path / "1" / "headstart.json").read_text(encoding="utf-8"))["facts"]
     for split in ("train", "validation"):

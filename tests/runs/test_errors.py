@@ -25,10 +25,10 @@ PRETRAIN: dict[str, Any] = {
     "seed": 0,
     "output": "out",
     "corpus": {"files": ["corpus.txt"], "validation": 0.2},
-    "tokenizer": {"vocab": 500},
+    "tokenizer": {"vocab_size": 500},
     "backbone": {"family": "encoder", "size": "tiny"},
     "objective": {"name": "masked_lm"},
-    "training": {"budget": "2 steps", "row_length": 16, "batch_tokens": 64, "evaluations": 0},
+    "training": {"budget": "2 steps", "seq_length": 16, "batch_tokens": 64, "eval_count": 0},
 }
 FINETUNE: dict[str, Any] = {
     "seeds": 1,
@@ -37,8 +37,8 @@ FINETUNE: dict[str, Any] = {
     "task": {"kind": "classify", "text": "text", "label": "label"},
     "data": {"train": "train.csv", "validation": "train.csv", "test": "test.csv"},
     "adaptation": {"name": "full"},
-    "company": ["majority"],
-    "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "evaluations": 1},
+    "compare_with": ["majority"],
+    "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "eval_count": 1},
 }
 
 

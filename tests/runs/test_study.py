@@ -40,12 +40,12 @@ def write_study(folder: Path, name: str, model: Path | None = None, **sections: 
         "task": {"kind": "classify", "text": ["text"], "label": "label"},
         "data": {split: f"{folder}/{split}.csv" for split in ("train", "validation", "test")},
     }
-    axes: dict[str, Any] = {"labels": {"finetune.data.labels": [16, 100]}}
+    axes: dict[str, Any] = {"labels": {"finetune.data.train_rows": [16, 100]}}
     compare, baselines = [], ["majority", "svm"]
-    claims = [{"says": "an SVM learns", "contrast": "svm > majority"}]
+    claims = [{"statement": "an SVM learns", "contrast": "svm > majority"}]
     if model is not None:
         finetune["model"] = str(model)
-        finetune["training"] = {"budget": "4 steps", "batch_size": 8, "max_length": 16, "evaluations": 1}
+        finetune["training"] = {"budget": "4 steps", "batch_size": 8, "max_length": 16, "eval_count": 1}
         axes["adaptation"] = {kind: {"finetune.adaptation": kind} for kind in ("full", "features")}
         compare, baselines = ["adaptation"], [*baselines, "scratch"]
     made = {
@@ -183,7 +183,7 @@ def test_two_hundred_cells_killed_at_twenty_moments(place, body, start):
 
 def test_a_hole_is_named_and_the_rest_stands(place, cli):
     broken = {"axes": {
-        "labels": {"finetune.data.labels": [16]},
+        "labels": {"finetune.data.train_rows": [16]},
         "test": {name: {"finetune.data.test": f"{place}/{name}.csv"} for name in ("test", "no")},
     }}  # fmt: skip
     (place / "no.csv").write_text("words\nNo label here.\n", encoding="utf-8")
@@ -245,21 +245,21 @@ def test_a_checkpoint_is_made_once_and_its_text_is_looked_for(place, verses):
     rows = [f'"{text.replace(chr(34), "")}",{number % 2}' for number, text in enumerate(told)]
     (place / "told.csv").write_text("text,label\n" + "\n".join([*rows, '"not a verse of any book, this one",1']) + "\n")
     pretrain = {
-        "corpus": {"files": [f"{place}/corpus.txt"], "validation": 0.1}, "tokenizer": {"vocab": 300},
+        "corpus": {"files": [f"{place}/corpus.txt"], "validation": 0.1}, "tokenizer": {"vocab_size": 300},
         "backbone": {"family": "encoder", "size": "tiny"}, "objective": "masked_lm",
-        "training": {"budget": "2 steps", "row_length": 16, "batch_tokens": 64, "evaluations": 0},
+        "training": {"budget": "2 steps", "seq_length": 16, "batch_tokens": 64, "eval_count": 0},
     }  # fmt: skip
     finetune = {
         "task": {"kind": "classify", "text": ["text"], "label": "label"}, "adaptation": "full",
         "data": dict.fromkeys(("train", "validation", "test"), f"{place}/told.csv"),
-        "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "evaluations": 1},
+        "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "eval_count": 1},
     }  # fmt: skip
     sections = {"base": {"pretrain": pretrain, "finetune": finetune}, "axes": {}, "overlap": True, "seeds": 2}
     path = write_study(place, "whole", **sections, baselines=["majority"], claims=[])
     study = stage.load(path)
     tally = stage.run(study, quiet=True)
     assert tally.finished == tally.total == 1 + 1 + 2 + 2 + 1, tally
-    table = stage.Standing(study).scores
+    table = stage.StudyState(study).scores
     names = [column.name for column in table.columns]
     assert table.rows[0][names.index("overlap")] == "12 of 13"
     assert table.rows[0][names.index("mean without overlap")] in (0.0, 50.0, 100.0)
@@ -271,7 +271,7 @@ def test_two_hundred_cells_of_nothing_take_seconds(place):
     began = time.process_time()
     graph = build(study)
     for node in graph.nodes.values():
-        said = json.loads(study_cells.perform(study_cells.order(node, study.output)))
+        said = json.loads(study_cells.run_job(study_cells.order(node, study.output)))
         assert said["ended"] == "finished", said
     assert len(graph.nodes) == 200 and time.process_time() - began < 15
     stage.run(study, quiet=True)
@@ -300,7 +300,7 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
     from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
     from headstart.tasks import labelled
 
-    training = {"budget": "300 steps", "batch_size": 16, "max_length": 48, "evaluations": 1}
+    training = {"budget": "300 steps", "batch_size": 16, "max_length": 48, "eval_count": 1}
     path = write_study(place, "cost", body, seeds=1, baselines=[], reference="full", claims=[], axes={
         "adaptation": {"full": {"finetune.adaptation": "full"}},
     })  # fmt: skip
@@ -325,7 +325,7 @@ def test_a_cell_costs_what_the_run_costs_by_hand(place, body):
         start = spent()
         by_hand(place / f"hand-{turn}")
         middle = spent()
-        said = study_cells.perform(study_cells.order(node, place / f"cell-{turn}"))
+        said = study_cells.run_job(study_cells.order(node, place / f"cell-{turn}"))
         assert json.loads(said)["ended"] == "finished", said
         ratios.append((spent() - middle) / (middle - start))
     print(f"a cell takes {min(ratios):.3f} to {max(ratios):.3f} of the run by hand")

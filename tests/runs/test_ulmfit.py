@@ -12,7 +12,7 @@ from tests.runs.conftest import QUICKSTART, ROOT
 import headstart
 
 RECIPES = ROOT / "recipes" / "ulmfit"
-TINY = ("training.row_length=32", "training.batch_tokens=256", "training.evaluations=1", "training.logging_steps=1")
+TINY = ("training.seq_length=32", "training.batch_tokens=256", "training.eval_count=1", "training.logging_steps=1")
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def test_general_text_then_the_targets_then_its_labels(verses, tmp_path):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(filter(None, some)), encoding="utf-8")
     headstart.pretrain(
         RECIPES / "1-general.yaml", f"output={general}", f"corpus.files=[{tmp_path / 'general.txt'}]",
-        f"corpus.prepared={tmp_path / 'prepared'}", "corpus.validation=0.1", "tokenizer.vocab=600",
+        f"corpus.prepared={tmp_path / 'prepared'}", "corpus.validation=0.1", "tokenizer.vocab_size=600",
         "backbone.size=tiny", "training.budget=10 steps", *TINY, quiet=True,
     )  # fmt: skip
     headstart.pretrain(
@@ -40,8 +40,8 @@ def test_general_text_then_the_targets_then_its_labels(verses, tmp_path):
     assert rates[0] == pytest.approx(5e-4 / 32) and max(rates) == pytest.approx(5e-4) and rates.index(max(rates)) == 2
     data = [f"data.{split}={QUICKSTART / 'data' / f'kind-{split}.csv'}" for split in ("train", "validation", "test")]
     headstart.finetune(
-        RECIPES / "3-classifier.yaml", f"output={tuned}", f"model={target}", *data, "data.labels=64", "seeds=1",
-        "company=[majority]", "training.budget=16 steps", "training.max_length=32", "training.evaluations=1",
+        RECIPES / "3-classifier.yaml", f"output={tuned}", f"model={target}", *data, "data.train_rows=64", "seeds=1",
+        "compare_with=[majority]", "training.budget=16 steps", "training.max_length=32", "training.eval_count=1",
         quiet=True,
     )  # fmt: skip
     third = manifest(tuned)

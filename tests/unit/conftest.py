@@ -71,10 +71,10 @@ def way(tmp_path_factory, verses, labelled_rows) -> Path:
 
 
 def pretrain_recipe(folder: Path, **sections: Any) -> dict[str, Any]:
-    training = {"budget": "6 steps", "row_length": 32, "batch_tokens": 256, "evaluations": 1}
+    training = {"budget": "6 steps", "seq_length": 32, "batch_tokens": 256, "eval_count": 1}
     return {
         "output": str(folder / "pretrained"), "corpus": {"files": [str(folder / "text.txt")], "validation": 0.1},
-        "tokenizer": {"vocab": 600}, "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"},
+        "tokenizer": {"vocab_size": 600}, "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"},
         "objective": {"name": "masked_lm"}, "training": training, **sections,
     }  # fmt: skip
 
@@ -83,8 +83,8 @@ def finetune_recipe(folder: Path, **sections: Any) -> dict[str, Any]:
     return {
         "output": str(folder / "tuned"), "model": str(folder / "pretrained"), "task": {"kind": "classify"}, "seeds": 1,
         "data": {"train": str(folder / "train.csv"), "validation": 20, "test": str(folder / "test.csv")},
-        "adaptation": {"name": "full"}, "company": ["majority"],
-        "training": {"budget": "3 steps", "max_length": 32, "evaluations": 1, "batch_size": 16}, **sections,
+        "adaptation": {"name": "full"}, "compare_with": ["majority"],
+        "training": {"budget": "3 steps", "max_length": 32, "eval_count": 1, "batch_size": 16}, **sections,
     }  # fmt: skip
 
 

@@ -134,8 +134,8 @@ def usable(verses: Sequence[Verse], split_of: Mapping[str, str]) -> dict[str, li
         key = bag(verse.text)
         own_runs = runs(verse.text)
         shared = sum(len(splits_of_run[run]) > 1 for run in own_runs)
-        told_elsewhere = len(splits_of_bag[key]) > 1 or shared >= SHARED_RUNS_MOST * len(own_runs)
-        if len(key) >= SHORTEST_VERSE_WORDS and key not in seen and not told_elsewhere:
+        error_from_dict = len(splits_of_bag[key]) > 1 or shared >= SHARED_RUNS_MOST * len(own_runs)
+        if len(key) >= SHORTEST_VERSE_WORDS and key not in seen and not error_from_dict:
             kept[split_of[verse.chapter]].append(verse)
         seen.add(key)
     return kept

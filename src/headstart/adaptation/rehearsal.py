@@ -10,7 +10,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.core.contracts import ModelSource, Rehearsal, Task
+from headstart.core.contracts import ModelSource, ReplaySource, Task
 from headstart.core.data import Batch, Sample
 from headstart.core.randomness import integer
 
@@ -36,7 +36,7 @@ class Rehearse(BaseAdaptation):
     def __init__(self, config: Config | None = None) -> None:
         """Remember the section of the recipe; pre-training is opened when training begins."""
         self.config = config or Rehearse.Config()
-        self._rehearsal: Rehearsal | None = None
+        self._rehearsal: ReplaySource | None = None
         self._network: torch.nn.Module | None = None
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:

@@ -14,7 +14,7 @@ _OF_PRETRAINING = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM", 
 """Classes whose weights pre-training leaves behind, head included."""
 
 
-class AsIs(BaseAdaptation):
+class ZeroShot(BaseAdaptation):
     """Train nothing: ask the checkpoint as it is, for prompts, and as the control of what training adds."""
 
     paper: ClassVar[str] = "Radford et al. 2019, GPT-2; Brown et al. 2020, GPT-3"
@@ -22,11 +22,11 @@ class AsIs(BaseAdaptation):
     class Config(AdaptationSettings):
         """Nothing of its own to set."""
 
-        name: Literal["as_is"] = "as_is"
+        name: Literal["zero_shot"] = "zero_shot"
 
     def __init__(self, config: Config | None = None) -> None:
         """Remember the section of the recipe."""
-        self.config = config or AsIs.Config()
+        self.config = config or ZeroShot.Config()
 
     def supports(self, task: Task, family: str) -> str | None:
         """Refuse a task whose head would be new, and stay so; a task without a loss is what this is for."""

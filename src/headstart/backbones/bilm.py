@@ -76,10 +76,10 @@ class BiLM(SizedBackbone):
         )
 
     def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
         """Return a freshly initialised model that knows how its tokens are spelt, where it reads them so."""
-        model = super().build(vocabulary, row_length, auto_class, scale, **changes)
+        model = super().build(vocabulary, seq_length, auto_class, scale, **changes)
         table = self._spelling(vocabulary)
         if table is not None:
             for module in model.modules():

@@ -64,10 +64,10 @@ class Checkpoint:
         return positions if positions > 0 else None
 
     def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
         """Load the weights under a transformers class, with rows for tokens that the checkpoint does not know."""
-        self.require_fitting(row_length)
+        self.require_fitting(seq_length)
         folder, config = self.path / self.part, self.config_of()
         if self.part and not (folder / "config.json").is_file():
             _rescale(config, scale * self._times_as_wide(config))
@@ -82,12 +82,12 @@ class Checkpoint:
         widen(model, vocabulary.size, vocabulary.pieces)
         return model
 
-    def require_fitting(self, row_length: int) -> None:
+    def require_fitting(self, seq_length: int) -> None:
         """Raise, by the config alone, unless the network can read such rows and grow as asked."""
         longest = self.max_length()
-        if longest is not None and row_length > longest:
+        if longest is not None and seq_length > longest:
             raise RecipeError(
-                f"training.row_length is {row_length}; {self.path} reads {longest} tokens at most",
+                f"training.seq_length is {seq_length}; {self.path} reads {longest} tokens at most",
                 do="Shorten the rows, or start from another checkpoint",
             )
         if self.config.grow is not None and not self.part:

@@ -39,10 +39,10 @@ class EncoderDecoder(SizedBackbone):
         return _CONFIGS[self.config.kind](size, self.config, vocabulary)
 
     def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
         """Return a freshly initialised model, its two sides tied if wished."""
-        model = super().build(vocabulary, row_length, auto_class, scale, **changes)
+        model = super().build(vocabulary, seq_length, auto_class, scale, **changes)
         if self.config.tie:
             tie_layers(model)
         return model

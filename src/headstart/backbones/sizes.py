@@ -76,12 +76,12 @@ class SizedBackbone(ABC):
         """Return the config of a network of this size for this vocabulary."""
 
     def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
         """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
-        if row_length > self.config.max_length:
+        if seq_length > self.config.max_length:
             raise RecipeError(
-                f"training.row_length is {row_length}; backbone.max_length is {self.config.max_length}",
+                f"training.seq_length is {seq_length}; backbone.max_length is {self.config.max_length}",
                 do="Shorten the rows or raise backbone.max_length",
             )
         config = self.layout(SIZES[self.config.size].scaled(scale), vocabulary)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, SkipValidatio
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from headstart.core import registry
+from headstart.core import registry, renames
 from headstart.core.errors import RecipeError, first_line
 from headstart.core.validation_errors import sentences
 
@@ -36,16 +36,16 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RegistryField:
     """Marks a field whose class is chosen by name from a group of the registry."""
 
     group: str
 
 
-ObjectiveSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("objectives")]
-BackboneSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("backbones")]
-TaskSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("tasks")]
-AdaptationSection = Annotated[SkipValidation[SerializeAsAny[Section]], Chosen("adaptations")]
+ObjectiveSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("objectives")]
+BackboneSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("backbones")]
+TaskSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("tasks")]
+AdaptationSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("adaptations")]
 
 
 def load(path: str | Path, model: type[RecipeT], overrides: Sequence[str] = ()) -> RecipeT:
@@ -152,6 +152,11 @@ def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -
     return recipe
 
 
+def fill_saved(model: type[RecipeT], raw: Mapping[str, Any], where: str) -> RecipeT:
+    """Validate the recipe that an artifact holds; keys that were renamed since are translated."""
+    return fill(model, renames.upgrade(raw), where)
+
+
 def require_own_names(names: Sequence[str], what: str) -> None:
     """Raise ValueError, for a section's validator, where two of some things have one name."""
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -205,7 +210,7 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 def _chosen_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
     for name, field in model.model_fields.items():
         for mark in field.metadata:
-            if isinstance(mark, Chosen):
+            if isinstance(mark, RegistryField):
                 yield name, field, mark.group
 
 
@@ -235,7 +240,7 @@ def choose(group: str, name: str, value: Any, faults: list[str], weighted: bool 
     return None
 
 
-def choose_several(group: str, name: str, values: Sequence[Any], without: Sequence[str] = ()) -> list[Section]:
+def resolve_sections(group: str, name: str, values: Sequence[Any], without: Sequence[str] = ()) -> list[Section]:
     """Validate a list of weighed sections, for a field's validator; `without` names entries that may not be there."""
     faults: list[str] = []
     sections = [choose(group, f"{name}.{place}", value, faults, weighted=True) for place, value in enumerate(values)]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from headstart.core.data import (
     Batch,
-    Column,
     Examples,
     Feature,
+    InputColumn,
+    InputSpec,
+    MixtureComponent,
     ParameterGroup,
-    Part,
-    Reading,
     Rows,
     RowShape,
     Sample,
@@ -57,7 +57,7 @@ class Backbone(Protocol):
         ...
 
     def build(
-        self, vocabulary: Vocabulary, row_length: int, auto_class: str, scale: float = 1.0, **changes: Any
+        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
         """Return a freshly initialised model of a transformers class, such as "AutoModelForMaskedLM".
 
@@ -97,8 +97,8 @@ class Objective(Protocol):
         """Name the special tokens that the tokenizer must hold beside its own: sentinels, modes."""
         ...
 
-    def row_shape(self, row_length: int) -> RowShape:
-        """Say how rows are cut, so that the model reads `row_length` tokens of each."""
+    def row_shape(self, seq_length: int) -> RowShape:
+        """Say how rows are cut, so that the model reads `seq_length` tokens of each."""
         ...
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
@@ -168,7 +168,7 @@ class Task(Protocol):
         """Name the class of transformers that holds this task's head in a family of networks."""
         ...
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the columns that are read from the file of a split, and what they must hold."""
         ...
 
@@ -196,7 +196,7 @@ class Task(Protocol):
         """Adjust a new head's starting point to the training labels, where that helps."""
         ...
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Return what the model reads of the examples; `training` ones carry what the loss needs."""
         ...
 
@@ -204,7 +204,7 @@ class Task(Protocol):
         """Return the number of tokens of a feature, so that like lengths can be batched together."""
         ...
 
-    def collate(self, features: Sequence[Feature], reading: Reading) -> Batch:
+    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
         """Pad features to their longest and stack them; notes for `decode` stay behind."""
         ...
 
@@ -224,7 +224,7 @@ class Task(Protocol):
         """Run the model and return one raw output per feature: an array of logits, generated ids, a vector."""
         ...
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Turn the outputs of all features of a split into one prediction per example, as the data has them."""
         ...
 
@@ -236,7 +236,7 @@ class Task(Protocol):
         """Name the metrics of this problem, the one to select models by first."""
         ...
 
-    def save(self, model: PreTrainedModel, reading: Reading, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
         """Write the finished model, and whatever else another library needs to load it; the tokenizer comes after."""
         ...
 
@@ -245,7 +245,7 @@ class Task(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class ReplaySource(Protocol):
     """The pre-training of a checkpoint, to be gone on with beside a task."""
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
@@ -284,7 +284,7 @@ class ModelSource(Protocol):
         """Name the parameters that the checkpoint did not hold (the head), after `pretrained`."""
         ...
 
-    def rehearsal(self) -> Rehearsal:
+    def rehearsal(self) -> ReplaySource:
         """Return the checkpoint's pre-training; raises where the folder does not tell what it was."""
         ...
 
@@ -338,7 +338,7 @@ class Adaptation(Protocol):
 
 
 @runtime_checkable
-class Feed(Protocol):
+class BatchSource(Protocol):
     """Samples in, batches out: what a stretch of training reads."""
 
     @property
@@ -347,7 +347,7 @@ class Feed(Protocol):
         ...
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[MixtureComponent]:
         """The parts to draw from by share, in the order of their samples; empty where all samples are alike."""
         ...
 
@@ -361,7 +361,7 @@ class Feed(Protocol):
 
 
 @runtime_checkable
-class Learner(Feed, Protocol):
+class Learner(BatchSource, Protocol):
     """All that the training loop knows: samples in, summed loss out. It is the feed of its first phase itself."""
 
     @property

@@ -115,7 +115,7 @@ class Rows:
     """For each row, the columns at which a sentence starts, where the shape asked for them."""
     second: Ints | None = None
     """For rows of two segments: the column at which the second one starts, shape (rows,)."""
-    strangers: Ints | None = None
+    negative_ids: Ints | None = None
     """For rows of two segments: as many tokens of another document, from a sentence's start, shape (rows, length)."""
 
     def take(self, places: Ints, length: int | None = None) -> Rows:
@@ -127,12 +127,12 @@ class Rows:
             if self.sentences
             else (),
             None if self.second is None else self.second[places],
-            None if self.strangers is None else self.strangers[places],
+            None if self.negative_ids is None else self.negative_ids[places],
         )
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnKind:
     """What the values of a column must be, and how that is said to a person."""
 
     needs: str
@@ -144,11 +144,11 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """A column of a labelled file that a task reads."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     setting: str
     """The setting of a recipe that names it, such as `task.text`."""
     is_gold: bool = False
@@ -185,7 +185,7 @@ it, feature i is example i. Every example has one feature or more, in order.
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputSpec:
     """How a checkpoint reads text: by which tokenizer, as which family of network, and how much at once."""
 
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
@@ -209,7 +209,7 @@ class ParameterGroup:
     """Share of the budget that is spent when the group begins to move; until then it stays bit-identical."""
 
 
-class Part(NamedTuple):
+class MixtureComponent(NamedTuple):
     """Some of a feed's samples, by their number, and the share of all draws that falls to them."""
 
     size: int

@@ -16,7 +16,7 @@ class HeadstartError(Exception):
         super().__init__(" ".join(_sentence(part) for part in (found, allowed, do) if part))
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as plain JSON types, to be raised anew in another process by `told_elsewhere`."""
+        """Return it as plain JSON types, to be raised anew in another process by `error_from_dict`."""
         return {"kind": type(self).__name__, "found": self.found, "allowed": self.allowed, "do": self.do}
 
 
@@ -36,7 +36,7 @@ class ResourceError(HeadstartError):
     """The machine lacks something: disk, memory, an optional package."""
 
 
-def told_elsewhere(told: Mapping[str, str]) -> HeadstartError:
+def error_from_dict(told: Mapping[str, str]) -> HeadstartError:
     """Return the error that another process wrote by `to_dict`."""
     kind: type[HeadstartError] = globals()[told["kind"]]
     return kind(told["found"], allowed=told["allowed"], do=told["do"])

@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from headstart.core import renames
 from headstart.core.errors import RecipeError
 
 TABLES: dict[str, dict[str, str]] = {
@@ -74,7 +75,7 @@ TABLES: dict[str, dict[str, str]] = {
         "qlora": "headstart.adaptation.qlora:QLora",
         "adapters": "headstart.adaptation.adapters:Adapters",
         "distillation": "headstart.adaptation.distillation:Distillation",
-        "as_is": "headstart.adaptation.zero_shot:AsIs",
+        "zero_shot": "headstart.adaptation.zero_shot:ZeroShot",
     },
     "metrics": {
         "accuracy": "headstart.evaluation.labels:accuracy",
@@ -171,8 +172,12 @@ def import_network(folder: Path) -> None:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" where a known word is near, else an empty text."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """Return "; it was renamed to X." or "; did you mean X?" where that helps, else an empty text."""
+    known = list(known)
+    new = renames.new_name(word, known)
+    if new is not None:
+        return f"; it was renamed to {new!r}."
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

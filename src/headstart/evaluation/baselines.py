@@ -1,7 +1,7 @@
 """What a baseline is, and the plainest of them: the commonest answer.
 
 Every baseline has one signature: three splits in, predictions for the third out. Labels of the test split
-are never read. One that makes no sense for some kind of gold value says so by `Unsuited`, and is left out.
+are never read. One that makes no sense for some kind of gold value says so by `NotApplicable`, and is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headstart.core.errors import DataError, HeadstartError
 from headstart.evaluation.metrics import about
 
 
-class Unsuited(HeadstartError):
+class NotApplicable(HeadstartError):
     """A baseline has nothing to say on such rows; its message is the reason, as a clause."""
 
 
@@ -63,21 +63,23 @@ def majority(train: Examples, validation: Examples, test: Examples, *, metric: s
             answer = _commonest(Counter(tag for tags in train.labels for tag in tags))
             predictions = _by_word(train, test, answer)
         case other:
-            raise Unsuited(f"gold values of the kind {other!r} have no most frequent one that would answer a new row")
+            raise NotApplicable(
+                f"gold values of the kind {other!r} have no most frequent one that would answer a new row"
+            )
     return BaselineResult(predictions, {"answer": answer}, time.perf_counter() - started)
 
 
 def require_numbers(train: Examples) -> None:
     """Refuse training rows without a number to learn, as pairs for a contrastive loss are."""
     if any(isinstance(label, bool) or not isinstance(label, int | float) for label in train.labels):
-        raise Unsuited("it predicts a number, and the training rows have none")
+        raise NotApplicable("it predicts a number, and the training rows have none")
 
 
 def _by_word(train: Examples, test: Examples, otherwise: Any) -> list[Any]:
     """Give each word the tag that it has most often in training."""
     words = next((name for name, values in train.columns.items() if isinstance(values[0], list)), None)
     if words is None:
-        raise Unsuited("no column holds a list of words for the list of labels")
+        raise NotApplicable("no column holds a list of words for the list of labels")
     counts: defaultdict[Any, Counter[Any]] = defaultdict(Counter)
     for row, tags in zip(train.columns[words], train.labels, strict=True):
         for word, tag in zip(row, tags, strict=True):

@@ -26,7 +26,7 @@ _JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
-class Reading:
+class EnergySample:
     """Energy since a meter's start, and where the number comes from; None where codecarbon is missing."""
 
     kwh: float | None
@@ -87,7 +87,7 @@ class EnergyMeter:
         self._ready = self._began
         self._tracker: Any = None
         self._fault = "no reason given"
-        self._final: Reading | None = None
+        self._final: EnergySample | None = None
         self._thread: threading.Thread | None = None
         if installed():
             # Here and not in the thread: two threads that import pandas at once may each see half of it.
@@ -96,16 +96,16 @@ class EnergyMeter:
             self._thread = threading.Thread(target=self._start, name="energy meter", daemon=True)
             self._thread.start()
 
-    def read(self) -> Reading:
+    def read(self) -> EnergySample:
         """Return the energy so far; after `stop`, the energy until then."""
         if self._final:
             return self._final
         if self._thread is None:
-            return Reading(None, "not measured: codecarbon is not installed (pip install codecarbon)")
+            return EnergySample(None, "not measured: codecarbon is not installed (pip install codecarbon)")
         self._thread.join()
         return self._reading(self._tracker.flush() if self._tracker else None)
 
-    def stop(self) -> Reading:
+    def stop(self) -> EnergySample:
         """End the measurement and return its result; a second call returns the same."""
         if self._final is None and self._thread is not None:
             self._thread.join()
@@ -139,14 +139,14 @@ class EnergyMeter:
         self._ready = time.perf_counter()
         self._tracker = tracker
 
-    def _reading(self, kwh: float | None) -> Reading:
+    def _reading(self, kwh: float | None) -> EnergySample:
         now = time.perf_counter()
         total, covered = now - self._began, now - self._ready
         if kwh is None or covered < _SHORTEST_READING_SECONDS:
             watts, how = full_load_watts()
             why = f"codecarbon did not start ({self._fault})" if kwh is None else "the run was too short to measure"
-            return Reading(watts * total / _JOULES_PER_KWH, f"full load assumed, since {why}: {how}")
-        return Reading(float(kwh) * total / covered, self._source())
+            return EnergySample(watts * total / _JOULES_PER_KWH, f"full load assumed, since {why}: {how}")
+        return EnergySample(float(kwh) * total / covered, self._source())
 
     def _source(self) -> str:
         parts = []

@@ -13,7 +13,7 @@ import numpy as np
 
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.baselines import BaselineResult, NotApplicable
 from headstart.evaluation.linear import Encode, learn
 from headstart.evaluation.metrics import Floats, about
 
@@ -41,7 +41,7 @@ def glove(train: Examples, validation: Examples, test: Examples, *, metric: str,
     def prepare() -> tuple[Encode, dict[str, Any]]:
         path = vectors_path()
         if path is None:
-            raise Unsuited(f"there is no file of vectors; the variable {VARIABLE} may name one")
+            raise NotApplicable(f"there is no file of vectors; the variable {VARIABLE} may name one")
         rows = _features(train, path)
         centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-6
         return lambda examples: (_features(examples, path) - centre) / spread, {"vectors": Path(path).name}

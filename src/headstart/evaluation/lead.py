@@ -7,7 +7,7 @@ import time
 from headstart.core import registry
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.baselines import BaselineResult, NotApplicable
 from headstart.evaluation.metrics import about
 from headstart.evaluation.overlap import sentences
 
@@ -24,10 +24,10 @@ def lead(train: Examples, validation: Examples, test: Examples, *, metric: str, 
     started = time.perf_counter()
     kind = about(metric).of
     if kind != "text":
-        raise Unsuited(f"it repeats the beginning of a text, and the gold values are of the kind {kind!r}")
+        raise NotApplicable(f"it repeats the beginning of a text, and the gold values are of the kind {kind!r}")
     source = next((name for name, values in test.columns.items() if all(isinstance(v, str) for v in values)), None)
     if source is None:
-        raise Unsuited("it repeats the beginning of a text, and no column holds texts")
+        raise NotApplicable("it repeats the beginning of a text, and no column holds texts")
     if not len(validation):
         raise DataError("the lead baseline has no validation rows", do="It chooses by them how many sentences to take")
     measure = registry.resolve("metrics", metric)

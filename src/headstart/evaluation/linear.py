@@ -11,7 +11,7 @@ import numpy as np
 from headstart.core import registry
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited, require_numbers
+from headstart.evaluation.baselines import BaselineResult, NotApplicable, require_numbers
 from headstart.evaluation.metrics import about
 
 C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -63,9 +63,13 @@ def _require_suited(splits: Sequence[Examples], gold: str) -> None:
     if gold == "number":
         require_numbers(train)
     if not all(train.columns.keys() <= split.columns.keys() for split in splits):
-        raise Unsuited("it reads the same columns in all splits, and held-out rows lack some of the training rows'")
+        raise NotApplicable(
+            "it reads the same columns in all splits, and held-out rows lack some of the training rows'"
+        )
     if gold not in ("label", "number"):
-        raise Unsuited(f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}")
+        raise NotApplicable(
+            f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}"
+        )
     odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)
     if odd is not None:
-        raise Unsuited(f"it reads texts, and the column {odd!r} holds something else")
+        raise NotApplicable(f"it reads texts, and the column {odd!r} holds something else")

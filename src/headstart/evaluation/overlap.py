@@ -11,7 +11,7 @@ import numpy as np
 
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import BaselineResult, Unsuited
+from headstart.evaluation.baselines import BaselineResult, NotApplicable
 from headstart.evaluation.metrics import about
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -32,13 +32,13 @@ def overlap(train: Examples, validation: Examples, test: Examples, *, metric: st
         case "label":
             asks, offers = _columns(train, list, "column with a list of choices")
             if not all(type(label) is int for label in train.labels):
-                raise Unsuited("it gives the number of a choice, and the labels are no such numbers")
+                raise NotApplicable("it gives the number of a choice, and the labels are no such numbers")
             split, is_text = list, False
         case "answers":
             asks, offers = _columns(train, str, "second column of text")
             split, is_text = sentences, True
         case other:
-            raise Unsuited(f"it picks one of several texts, and the gold values are of the kind {other!r}")
+            raise NotApplicable(f"it picks one of several texts, and the gold values are of the kind {other!r}")
     vectoriser = _fitted([*train.columns[asks], *(t for row in train.columns[offers] for t in split(row))])
     offered = [split(row) for row in test.columns[offers]]
     questions = vectoriser.transform(test.columns[asks])
@@ -66,7 +66,7 @@ def _columns(train: Examples, kind: type, needed: str) -> tuple[str, str]:
     lists = [name for name, values in train.columns.items() if all(isinstance(value, list) for value in values)]
     offers = texts[1:] if kind is str else lists
     if not texts or not offers:
-        raise Unsuited(f"it compares a question with what may answer it, and there is no {needed}")
+        raise NotApplicable(f"it compares a question with what may answer it, and there is no {needed}")
     return texts[0], offers[-1]
 
 

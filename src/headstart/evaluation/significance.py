@@ -45,14 +45,14 @@ class Comparison:
     examples: int
 
 
-def p_told(value: float) -> str:
+def format_p(value: float) -> str:
     """Write a p-value for a table: `0.012`, or `< 0.001`."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def p_clause(value: float) -> str:
+def describe_p(value: float) -> str:
     """Write a p-value for a sentence: `p = 0.012`, or `p < 0.001`."""
-    told = p_told(value)
+    told = format_p(value)
     return f"p {told}" if told.startswith("<") else f"p = {told}"
 
 

@@ -34,9 +34,9 @@ class BaseObjective:
         """Name no token beside the tokenizer's own."""
         return ()
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for `[CLS] … [SEP]` with [SEP] between documents."""
-        return RowShape(row_length)
+        return RowShape(seq_length)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return the one network with its head."""

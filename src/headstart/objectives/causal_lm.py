@@ -33,9 +33,9 @@ class CausalLM(TextObjective):
         """Take the section of a recipe, or its settings as keywords."""
         self.config = config or CausalLM.Config(**settings)
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for `[CLS] …` with [SEP] between documents and none at a row's end, where a text just goes on."""
-        return RowShape(row_length, closes=False)
+        return RowShape(seq_length, closes=False)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Show the rows as they are; labels are the same tokens, with the special ones but [SEP] left out."""

@@ -45,9 +45,9 @@ class Denoising(TextObjective):
         """Take the section of a recipe, or its settings as keywords."""
         self.config = config or Denoising.Config(**settings)
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for `[CLS] … [SEP]` with [SEP] between documents, and for the sentences where they are shuffled."""
-        return RowShape(row_length, sentences="sentence_shuffle" in self.config.noise)
+        return RowShape(seq_length, sentences="sentence_shuffle" in self.config.noise)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Damage each row; returns input_ids and attention_mask, and labels and weights (0 where none is predicted).

@@ -54,9 +54,9 @@ class MaskedLM(BaseObjective):
         """Take the section of a recipe, or its settings as keywords."""
         self.config = config or MaskedLM.Config(**settings)
 
-    def predictions_per_row(self, row_length: int) -> int:
+    def predictions_per_row(self, seq_length: int) -> int:
         """Return the fixed number of predicted positions in a row."""
-        return max(1, round(self.config.rate * row_length))
+        return max(1, round(self.config.rate * seq_length))
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Choose positions and hide them; returns input_ids, positions, labels and weights (0 where none fits).
@@ -65,7 +65,7 @@ class MaskedLM(BaseObjective):
         """
         ids, ordinary = rows.ids.copy(), vocabulary.ordinary
         shape = len(ids), self.predictions_per_row(ids.shape[1])
-        positions, strangers = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        positions, negative_ids = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         weights, draws = np.zeros(shape, dtype=np.float32), np.zeros(shape)
         # Rows draw one by one, each from its own chance; what the draws decide is worked out for all of them together.
         free = ~vocabulary.special[ids]
@@ -76,13 +76,13 @@ class MaskedLM(BaseObjective):
             filled = len(chosen)
             positions[row, :filled], weights[row, :filled] = chosen, 1.0
             draws[row, :filled] = chance.random(filled)
-            strangers[row, :filled] = chance.integers(0, len(ordinary), size=filled)
+            negative_ids[row, :filled] = chance.integers(0, len(ordinary), size=filled)
         counted = weights.nonzero()
         places = counted[0], positions[counted]
         labels = np.zeros(shape, dtype=np.int64)
         labels[counted] = tokens = ids[places]
         draw, masked = draws[counted], self.config.mask
-        shown = np.where(draw < masked + self.config.random, ordinary[strangers[counted]], tokens)
+        shown = np.where(draw < masked + self.config.random, ordinary[negative_ids[counted]], tokens)
         ids[places] = np.where(draw < masked, vocabulary.mask, shown)
         batch = {
             "input_ids": torch.from_numpy(ids),

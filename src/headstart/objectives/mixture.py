@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import registry
-from headstart.core.config import Section, choose_several, schema_of_several
+from headstart.core.config import Section, resolve_sections, schema_of_several
 from headstart.core.contracts import ModelMaker, Objective
 from headstart.core.data import Batch, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import RecipeError
@@ -61,7 +61,9 @@ class Mixture(BaseObjective):
         def _known(cls, value: Any) -> Any:
             if value == []:
                 raise ValueError("a mixture has one objective or more.")
-            return choose_several("objectives", "objectives", value, ("mixture",)) if isinstance(value, list) else value
+            return (
+                resolve_sections("objectives", "objectives", value, ("mixture",)) if isinstance(value, list) else value
+            )
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Take the section of a recipe, or its settings as keywords; raises where members do not fit together."""
@@ -79,12 +81,12 @@ class Mixture(BaseObjective):
         """Name what any of the members needs, once."""
         return list(dict.fromkeys(token for member in self.members for token in member.special_tokens()))
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for rows as long as the longest that a member asks for; raises where their frames differ.
 
         They have [SEP] between documents if one member wants it: to the others it is a special token like any.
         """
-        shapes = [member.row_shape(row_length) for member in self.members]
+        shapes = [member.row_shape(seq_length) for member in self.members]
         longest = max(shape.length for shape in shapes)
         either = {key: any(getattr(shape, key) for shape in shapes) for key in ("separates", "sentences")}
         framed = [replace(shape, length=longest, **either) for shape in shapes]
@@ -193,13 +195,13 @@ class Mixture(BaseObjective):
         if self._reads_whole_rows:
             return [width] * len(self.members)
         if width not in self._lengths:
-            row_length = 1 + bisect_left(range(1, width + 1), width, key=self._longest)
-            self._lengths[width] = [min(width, member.row_shape(row_length).length) for member in self.members]
+            seq_length = 1 + bisect_left(range(1, width + 1), width, key=self._longest)
+            self._lengths[width] = [min(width, member.row_shape(seq_length).length) for member in self.members]
         return self._lengths[width]
 
-    def _longest(self, row_length: int) -> int:
+    def _longest(self, seq_length: int) -> int:
         try:
-            return self.row_shape(row_length).length
+            return self.row_shape(seq_length).length
         except RecipeError:
             return sys.maxsize  # longer than some member can read, for want of sentinels say
 

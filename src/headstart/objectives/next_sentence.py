@@ -35,7 +35,7 @@ class NextSentence(SentencePairs):
         if not len(stranger):
             raise DataError(
                 "there is no other document to take a second segment from",
-                allowed="next_sentence needs two documents; examples for its collator need a column `strangers`",
+                allowed="next_sentence needs two documents; its collator needs examples with `negative_input_ids`",
                 do="Set corpus.documents so that a file is more than one, or choose sentence_order",
             )
         length, label = min(len(second), len(stranger)), int(chance.random() < 0.5)

@@ -44,9 +44,9 @@ class PermutedLM(BaseObjective):
         """Take the section of a recipe, or its settings as keywords."""
         self.config = config or PermutedLM.Config(**settings)
 
-    def predictions_per_row(self, row_length: int) -> int:
+    def predictions_per_row(self, seq_length: int) -> int:
         """Return the fixed number of targets in a row."""
-        return max(1, round(self.config.rate * row_length))
+        return max(1, round(self.config.rate * seq_length))
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Choose targets and their order; the tokens stay as they are.

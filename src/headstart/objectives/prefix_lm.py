@@ -24,7 +24,7 @@ class PrefixLM(TextObjective):
 
     An encoder-decoder reads the beginning by its encoder, and a fixed share of a row is beginning, so that shapes are
     static. A decoder reads both, its attention open within the beginning and causal after it; where a row is divided is
-    drawn anew for each row and epoch, all places as likely. Both read `row_length` tokens of a row in all. [SEP] ends a
+    drawn anew for each row and epoch, all places as likely. Both read `seq_length` tokens of a row in all. [SEP] ends a
     document and is predicted where it stands.
     """
 
@@ -53,9 +53,9 @@ class PrefixLM(TextObjective):
         """Name the mode, if there is one."""
         return [self.config.mode] if self.config.mode else []
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for text with [SEP] between documents, and for a decoder with [CLS] in front; room is left for a mode."""
-        return RowShape(row_length - bool(self.config.mode), opens=self._one_stack, closes=False)
+        return RowShape(seq_length - bool(self.config.mode), opens=self._one_stack, closes=False)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return the network with its head; raises where some of its layers see a window of the row alone."""

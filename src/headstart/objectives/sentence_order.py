@@ -29,9 +29,9 @@ class SentenceOrder(SentencePairs):
         self.config = config or SentenceOrder.Config(**settings)
         super().__init__(self.config)
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for `[CLS] A [SEP] B [SEP]` of whole sentences."""
-        return RowShape(row_length, segments=True, whole_sentences=True)
+        return RowShape(seq_length, segments=True, whole_sentences=True)
 
     def arrange(self, first: Ints, second: Ints, stranger: Ints, chance: np.random.Generator) -> tuple[Ints, Ints, int]:
         """Return both segments, swapped or not."""

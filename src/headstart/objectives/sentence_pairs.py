@@ -109,9 +109,9 @@ class SentencePairs(BaseObjective, ABC):
     def arrange(self, first: Ints, second: Ints, stranger: Ints, chance: np.random.Generator) -> tuple[Ints, Ints, int]:
         """Return what is shown as A and as B, and the label: 0 as they stood in the text, 1 otherwise."""
 
-    def row_shape(self, row_length: int) -> RowShape:
+    def row_shape(self, seq_length: int) -> RowShape:
         """Ask for `[CLS] A [SEP] B [SEP]`."""
-        return RowShape(row_length, segments=True)
+        return RowShape(seq_length, segments=True)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return the network: a classifier of rows alone, or one with both heads, ours beside it if it lacks one."""
@@ -133,7 +133,7 @@ class SentencePairs(BaseObjective, ABC):
 
         With masks there are positions and labels too, in each row as many as the rate asks for without its padding.
         """
-        if rows.second is None or rows.strangers is None:
+        if rows.second is None or rows.negative_ids is None:
             raise DataError("the rows are not of two segments", allowed="[CLS] A [SEP] B [SEP]")
         shown = [self._arranged(rows, row, vocabulary, seed) for row in range(len(rows.samples))]
         ids, segments = np.full_like(rows.ids, vocabulary.pad), np.zeros_like(rows.ids)
@@ -196,10 +196,10 @@ class SentencePairs(BaseObjective, ABC):
         return PairCollator(cast(Objective, self), tokenizer, seed)
 
     def _arranged(self, rows: Rows, row: int, vocabulary: Vocabulary, seed: int) -> tuple[Ints, Ints, int]:
-        assert rows.second is not None and rows.strangers is not None
+        assert rows.second is not None and rows.negative_ids is not None
         sample, start = rows.samples[row], int(rows.second[row])
         chance = generator(seed, sample.epoch, sample.index, "sentence pairs")
-        ids, stranger = (one[one != vocabulary.pad] for one in (rows.ids[row], rows.strangers[row]))
+        ids, stranger = (one[one != vocabulary.pad] for one in (rows.ids[row], rows.negative_ids[row]))
         return self.arrange(ids[1 : start - 1], ids[start:-1], stranger, chance)
 
     def _masked(self, ids: Ints, rows: Rows, vocabulary: Vocabulary, seed: int) -> dict[str, torch.Tensor]:
@@ -217,9 +217,9 @@ class SentencePairs(BaseObjective, ABC):
 class PairCollator(ObjectiveCollator):
     """Collates examples that were tokenized as pairs, `tokenizer(first, second)`, of consecutive text.
 
-    `input_ids` must be `[CLS] A [SEP] B [SEP]`. next_sentence takes its negatives from a column `strangers`, token
-    ids of another text without special tokens, and not from the examples beside one, on which nothing that is drawn
-    may depend. Trainer keeps that column if told `remove_unused_columns=False`.
+    `input_ids` must be `[CLS] A [SEP] B [SEP]`. next_sentence takes its negatives from a column `negative_input_ids`,
+    token ids of another text without special tokens, and not from the other examples of the batch: what is drawn must
+    not depend on them. Trainer keeps that column if told `remove_unused_columns=False`.
     """
 
     def rows_of(self, example: dict[str, Any]) -> Rows:
@@ -232,8 +232,8 @@ class PairCollator(ObjectiveCollator):
                 allowed="It must be [CLS] A [SEP] B [SEP]",
                 do="Tokenize two consecutive texts as a pair: tokenizer(first, second)",
             )
-        strangers: Sequence[int] = example.get("strangers", ())
-        return Rows(rows.ids, rows.samples, (), ends[:1] + 1, np.asarray([strangers], dtype=np.int64))
+        negative_ids: Sequence[int] = example.get("negative_input_ids", ())
+        return Rows(rows.ids, rows.samples, (), ends[:1] + 1, np.asarray([negative_ids], dtype=np.int64))
 
 
 def _with_both_heads(make: ModelMaker) -> PreTrainedModel | None:

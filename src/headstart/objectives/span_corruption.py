@@ -58,10 +58,10 @@ class SpanCorruption(TextObjective):
         sentinels = [f"<extra_id_{number}>" for number in range(self.config.sentinels)]
         return [*sentinels, self.config.mode] if self.config.mode else sentinels
 
-    def row_shape(self, row_length: int) -> RowShape:
-        """Ask for as long stretches of bare text as the encoder reads `row_length` tokens of, sentinels included."""
-        length = max(2, row_length - 2)
-        while self.counts(length + 1).inputs <= row_length:
+    def row_shape(self, seq_length: int) -> RowShape:
+        """Ask for as long stretches of bare text as the encoder reads `seq_length` tokens of, sentinels included."""
+        length = max(2, seq_length - 2)
+        while self.counts(length + 1).inputs <= seq_length:
             length += 1
         self._require_sentinels(length)
         return RowShape(length, opens=False, closes=False, separates=False)

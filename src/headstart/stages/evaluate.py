@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Adaptation, Objective, Task
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.corpus.read import mixture, readers
@@ -26,7 +26,7 @@ from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.reopen import assembled
 from headstart.stages.runs import card
 from headstart.tasks import labelled
-from headstart.tasks.source import CheckpointFolder, beneath, family_of, usable
+from headstart.tasks.source import CheckpointFolder, family_of, unwrap_peft, usable
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
 from headstart.training import precision
@@ -57,13 +57,13 @@ def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
-    recipe = config.fill(FinetuneRecipe, manifest["recipe"], where=str(folder))
+    recipe = config.fill_saved(FinetuneRecipe, manifest["recipe"], str(folder))
     task: Task = registry.build("tasks", recipe.task)
     task.restore(manifest["task"])
     rows = labelled.read(data, task.columns("test"))
     model, tokenizer = load(folder)
     choose_attention(model)
-    reading = Reading(usable(tokenizer), family_of(beneath(model).config), recipe.training.max_length)
+    reading = InputSpec(usable(tokenizer), family_of(unwrap_peft(model).config), recipe.training.max_length)
     with _precision_of(recipe, model):
         predicted = predict(model, task, task.encode(rows, reading), reading)
     return {
@@ -76,7 +76,7 @@ def _labelled(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, A
 
 def _adapter(folder: Path, manifest: dict[str, Any]) -> PreTrainedModel:
     """Open the checkpoint that an adapter was trained on, as it was then, and put the adapter on it."""
-    recipe = config.fill(FinetuneRecipe, manifest["recipe"], where=str(folder))
+    recipe = config.fill_saved(FinetuneRecipe, manifest["recipe"], str(folder))
     task: Task = registry.build("tasks", recipe.task)
     task.restore(manifest["task"])
     source = CheckpointFolder(recipe.model, task, manifest["seed"])
@@ -91,7 +91,7 @@ def _adapter(folder: Path, manifest: dict[str, Any]) -> PreTrainedModel:
 
 
 def _text(folder: Path, manifest: dict[str, Any], data: Path) -> dict[str, Any]:
-    recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
+    recipe = config.fill_saved(PretrainRecipe, manifest["recipe"], str(folder))
     objective: Objective = registry.build("objectives", recipe.objective)
     module, tokenizer = assembled(folder, objective), AutoTokenizer.from_pretrained(str(folder))
     model = objective.parts(module)[""]

@@ -224,7 +224,7 @@ def _past(folder: Path) -> _Past:
     manifest = artifact.verify(folder)
     if manifest["kind"] != "checkpoint of pretrain":
         return _Past()
-    recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
+    recipe = config.fill_saved(PretrainRecipe, manifest["recipe"], str(folder))
     objective = registry.build("objectives", recipe.objective)
     sections = [section.model_dump() for section in getattr(recipe.objective, "objectives", [recipe.objective])]
     names = [section["name"] for section in sections]

@@ -11,7 +11,7 @@ from headstart.core.config import Section, require_own_names
 from headstart.studies.contrast import Contrast
 
 Level = dict[str, Any]
-"""Settings by dotted name, as `finetune.data.labels: 32`."""
+"""Settings by dotted name, as `finetune.data.train_rows: 32`."""
 SCRATCH = "scratch"
 """The one baseline that is a network: the adaptation of this name in place of the recipe's own."""
 
@@ -30,11 +30,11 @@ class Base(Section):
 class Claim(Section):
     """What the study is to find out, in words and as a contrast."""
 
-    says: str = Field(min_length=1, description="the claim as a sentence")
+    statement: str = Field(min_length=1, description="the claim as a sentence")
     contrast: str = Field(description="two sides, each levels joined by /: `minilm/full > svm on mean(score)`")
     where: dict[str, Any] = Field({}, description="levels of the other axes that it speaks of, one or a list for each")
 
-    @field_validator("says")
+    @field_validator("statement")
     @classmethod
     def _in_one_line(cls, value: str) -> str:
         return " ".join(value.split())
@@ -46,7 +46,7 @@ class Claim(Section):
         return value
 
 
-class Tuned(Section):
+class LevelOverride(Section):
     """What the adaptation is set to where some levels meet: a rate that was chosen for one method on one network."""
 
     where: dict[str, Any] = Field(min_length=1, description="levels by axis, one or a list for each")
@@ -86,10 +86,10 @@ class Study(Section):
         "{name: scratch, learning_rate: 5e-4}",
     )
     reference: str = Field("svm", description="the row that every other one is tested against in the table")
-    without: list[dict[str, Any]] = Field(
+    exclude: list[dict[str, Any]] = Field(
         [], description="combinations that are left out: levels by axis; `baseline` names one of those"
     )
-    tuned: list[Tuned] = Field([], description="settings of the adaptation for combinations of levels")
+    overrides: list[LevelOverride] = Field([], description="settings of the adaptation for combinations of levels")
     seeds: int = Field(5, ge=1, description="how many seeds")
     first_seed: int = Field(0, ge=0)
     seed_pretraining: bool = Field(False, description="pre-train anew for every seed, not once for all")
@@ -123,8 +123,8 @@ class Study(Section):
         for name in self.compare:
             if name not in self.axes:
                 raise ValueError(f"compare names {name!r}; the axes are: {', '.join(self.axes) or 'none'}.")
-        spoken_of = [*(claim.where for claim in self.claims), *(entry.where for entry in self.tuned)]
-        for entry in [*self.without, *spoken_of]:
+        spoken_of = [*(claim.where for claim in self.claims), *(entry.where for entry in self.overrides)]
+        for entry in [*self.exclude, *spoken_of]:
             for axis, wanted in entry.items():
                 self._require_levels(axis, wanted)
         for claim in self.claims:
@@ -196,5 +196,5 @@ def _levels(name: str, axis: dict[str, Any]) -> dict[str, Any]:
         return levels
     raise ValueError(
         f"the axis {name!r} must be levels with their settings, `full: {{finetune.adaptation: full}}`, "
-        "or one setting with a list of values, `finetune.data.labels: [32, 128]`."
+        "or one setting with a list of values, `finetune.data.train_rows: [32, 128]`."
     )

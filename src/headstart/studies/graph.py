@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headstart.core import artifact, config
+from headstart.core import artifact, config, renames
 from headstart.studies.grid import Context, System
 
 Kind = Literal["prepare", "pretrain", "finetune", "baseline", "overlap"]
@@ -30,11 +30,18 @@ class Node:
 
     @classmethod
     def addressed(
-        cls, kind: Kind, recipe: dict[str, Any], identity: Any, parents: Iterable[Node], inputs: Mapping[str, str]
+        cls,
+        kind: Kind,
+        recipe: dict[str, Any],
+        identity: Mapping[str, Any],
+        parents: Iterable[Node],
+        inputs: Mapping[str, str],
     ) -> Node:
         """Make a node and work out its address from `identity`, its recipe without paths, and from what it reads."""
         ids, reads = tuple(parent.id for parent in parents), dict(inputs)
-        address = config.fingerprint({"kind": kind, "recipe": identity, "parents": ids, "inputs": reads}, 20)
+        address = config.fingerprint(
+            {"kind": kind, "recipe": renames.original(identity), "parents": ids, "inputs": reads}, 20
+        )
         return cls(kind, recipe, ids, reads, f"{kind}-{address}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -51,14 +51,14 @@ class Point:
 
 
 def points(study: Study) -> Iterator[Point]:
-    """Yield every combination of levels, in the order of the file; `without` is applied later, by `is_left_out`."""
+    """Yield every combination of levels, in the order of the file; `exclude` is applied later, by `is_left_out`."""
     axes = list(study.axes)
     for chosen in itertools.product(*(study.axes[axis] for axis in axes)):
         levels = dict(zip(axes, chosen, strict=True))
         settings: Level = {}
         for axis, level in levels.items():
             settings |= study.axes[axis][level]
-        for entry in study.tuned:
+        for entry in study.overrides:
             if _meets(levels, entry.where):
                 settings |= {f"finetune.adaptation.{key}": value for key, value in entry.adaptation.items()}
         yield Point(levels, settings)
@@ -69,8 +69,8 @@ def _meets(levels: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
 
 
 def is_left_out(study: Study, point: Point, baseline: str | None = None) -> bool:
-    """Say whether an entry of `without` names this point; one with `baseline` speaks of that baseline alone."""
-    for entry in study.without:
+    """Say whether an entry of `exclude` names this point; one with `baseline` speaks of that baseline alone."""
+    for entry in study.exclude:
         of = entry.get("baseline")
         if (of is None) != (baseline is None) or (of is not None and baseline not in named(of)):
             continue

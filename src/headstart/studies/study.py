@@ -19,10 +19,10 @@ from headstart.studies.judge.tables import Table
 from headstart.studies.judge.verdicts import Verdict
 from headstart.studies.render import formats
 from headstart.studies.run import engine as study_engine
-from headstart.studies.run.engine import Tally
+from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.executors import executor_of
 from headstart.studies.run.expand import build, counts_overlap
-from headstart.studies.run.progress import Teller
+from headstart.studies.run.progress import ProgressReporter
 
 DEFINITION, TABLES = "study.yaml", "tables"
 FORMS = {"md": formats.markdown, "csv": formats.as_csv, "tex": formats.latex}
@@ -34,7 +34,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StudyState:
     """What is known of a study as it stands; nothing is computed before it is asked."""
 
     study: Study
@@ -80,7 +80,7 @@ class Standing:
         ]
 
 
-def run(study: Study, quiet: bool = False) -> Tally:
+def run(study: Study, quiet: bool = False) -> RunSummary:
     """Run the cells that are missing, write the tables, and return what became of the cells.
 
     A study that was stopped, or killed, goes on; one whose file was changed computes what the change concerns.
@@ -92,13 +92,13 @@ def run(study: Study, quiet: bool = False) -> Tally:
     artifact.write_whole(study.output / DEFINITION, config.to_yaml(study))
     there = sum(is_finished(study.output, name) for name in graph.nodes)
     budget = None if study.budget_hours is None else 3600 * study.budget_hours
-    with Teller(len(graph.nodes), there, quiet) as teller:
+    with ProgressReporter(len(graph.nodes), there, quiet) as teller:
         how = study.execution
         executor = executor_of(how, study.output, todo=len(graph.nodes) - there)
         tally = study_engine.run(
             graph, study.output, executor, teller, threads=how.threads, retries=how.retries, budget_seconds=budget
         )
-    standing = Standing(study)
+    standing = StudyState(study)
     for table in standing.tables():
         formats.write_all(table, study.output / TABLES)
     del lock
@@ -112,11 +112,11 @@ def _require_inputs(graph: Graph) -> None:
         told = "; ".join(f"{path} (read by {count:,} cells)" for path, count in absent.most_common())
         raise DataError(
             f"the study reads what is not there: {told}",
-            do="Put it there, set the variable that names it, or leave those cells out by `without`",
+            do="Put it there, set the variable that names it, or leave those cells out by `exclude`",
         )
 
 
-def summary(standing: Standing, tally: Tally) -> list[str]:
+def summary(standing: StudyState, tally: RunSummary) -> list[str]:
     """Say how the study ended: verdicts, and every hole, those of one cause together."""
     study = standing.study
     said = [f"{study.output}: {tally.finished:,} of {tally.total:,} cells"]

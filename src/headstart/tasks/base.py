@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.data import Batch, Examples, Feature, Reading
+from headstart.core.data import Batch, Examples, Feature, InputSpec
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -74,7 +74,7 @@ class BaseTask:
         ids = feature["input_ids"]
         return max(map(len, ids)) if isinstance(ids[0], list) else len(ids)
 
-    def collate(self, features: Sequence[Feature], reading: Reading) -> Batch:
+    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
         """Pad the keys that `paddings` names to their longest and stack them."""
         batch: dict[str, torch.Tensor] = {}
         for key, how in self.paddings.items():
@@ -107,7 +107,7 @@ class BaseTask:
         """Return the logits of each feature."""
         return list(self.logits(model, batch).detach().cpu().numpy())
 
-    def save(self, model: PreTrainedModel, reading: Reading, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
         """Write the model as transformers does, or as peft does where it is an adapter."""
         model.save_pretrained(str(folder))
 

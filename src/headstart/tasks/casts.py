@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from headstart.core.data import Examples, Kind
+from headstart.core.data import ColumnKind, Examples
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.base import label_set
 from headstart.tasks.labelled import LABEL, LABELS, NUMBER
@@ -20,7 +20,7 @@ Spelling = Callable[[str], str]
 class Cast:
     """A text is what it is, and of several right ones the first is learnt from; other kinds of gold answer anew."""
 
-    kind: ClassVar[Kind] = REFERENCES
+    kind: ClassVar[ColumnKind] = REFERENCES
     metrics: ClassVar[tuple[str, ...]] = METRICS
 
     def __init__(self, words: Mapping[str, str], step: float) -> None:
@@ -32,7 +32,7 @@ class Cast:
     def fit(self, train: Examples) -> None:
         """Learn nothing: any text is an answer."""
 
-    def suited(self) -> tuple[str, ...]:
+    def applicable_methods(self) -> tuple[str, ...]:
         """Name the metrics, the usual one to select by first."""
         return self.metrics
 
@@ -51,7 +51,7 @@ class Cast:
 class AnswersCast(Cast):
     """An answer is written as it stands in the text, and nothing where there is none."""
 
-    kind: ClassVar[Kind] = ANSWERS_OR_NONE
+    kind: ClassVar[ColumnKind] = ANSWERS_OR_NONE
     metrics: ClassVar[tuple[str, ...]] = ("squad_f1", "squad_exact_match")
 
     def write(self, gold: Any) -> str:
@@ -62,7 +62,7 @@ class AnswersCast(Cast):
 class NumberCast(Cast):
     """A number is written in steps, as T5 does STS-B; what is no number counts as the training mean."""
 
-    kind: ClassVar[Kind] = NUMBER
+    kind: ClassVar[ColumnKind] = NUMBER
     metrics: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
 
     def fit(self, train: Examples) -> None:
@@ -85,7 +85,7 @@ class NumberCast(Cast):
 class LabelCast(Cast):
     """A label is written by its word; text that is none of the words is a wrong answer, and never a label."""
 
-    kind: ClassVar[Kind] = LABEL
+    kind: ClassVar[ColumnKind] = LABEL
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews")
 
     def fit(self, train: Examples) -> None:
@@ -132,7 +132,7 @@ class LabelCast(Cast):
 class LabelsCast(LabelCast):
     """A list of labels is written word by word; too few are filled up by the commonest, too many are cut off."""
 
-    kind: ClassVar[Kind] = LABELS
+    kind: ClassVar[ColumnKind] = LABELS
     metrics: ClassVar[tuple[str, ...]] = ("token_accuracy", "seqeval_f1")
 
     def fit(self, train: Examples) -> None:
@@ -149,7 +149,7 @@ class LabelsCast(LabelCast):
                 do="Give each label one word in task.words",
             )
 
-    def suited(self) -> tuple[str, ...]:
+    def applicable_methods(self) -> tuple[str, ...]:
         """Judge spans only where the labels spell them."""
         spells = any(isinstance(label, str) and label[:2] in ("B-", "I-") for label in self.labels)
         return ("seqeval_f1", "token_accuracy") if spells else ("token_accuracy",)

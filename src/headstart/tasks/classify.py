@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.tasks.base import BaseTask, label_set, named_labels
 from headstart.tasks.encoding import encode_texts
@@ -59,10 +59,10 @@ class Classify(BaseTask):
                 )
             return self
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the texts and the label, the same in every split."""
-        texts = [Column(name, TEXT, "task.text") for name in self.config.text]
-        return [*texts, Column(self.config.label, LABEL, "task.label", is_gold=True)]
+        texts = [InputColumn(name, TEXT, "task.text") for name in self.config.text]
+        return [*texts, InputColumn(self.config.label, LABEL, "task.label", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
         """Take the label set from the training rows; regression wants numbers."""
@@ -83,7 +83,7 @@ class Classify(BaseTask):
             raise DataError(
                 f"{train.source} has the single label {self.labels[0]!r} in its {len(train)} training rows",
                 allowed="Classification needs two or more",
-                do="Raise data.labels or check task.label",
+                do="Raise data.train_rows or check task.label",
             )
         if len(self.labels) > 50 and len(self.labels) > len(train) / 2:
             raise DataError(
@@ -97,7 +97,7 @@ class Classify(BaseTask):
             return {"num_labels": 1, "problem_type": "regression"}
         return {"problem_type": "single_label_classification", **named_labels(self.labels)}
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Tokenise texts or pairs, cut to max_length from the longer side, and turn labels into numbers."""
         texts = [list(examples.columns[name]) for name in self.config.text]
         encoded = encode_texts(texts, reading)
@@ -129,7 +129,7 @@ class Classify(BaseTask):
                 last.weight.mul_(_REGRESSION_HEAD_SCALE)
                 last.bias.fill_(self.center)
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Turn logits into labels of the data's own type, or numbers."""
         if self.config.regression:
             return [float(logits[0]) for logits in outputs]

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Ints, Reading, Split
+from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Ints, Split
 from headstart.core.errors import DataError
 from headstart.tasks import sentence_vectors
 from headstart.tasks.base import BaseTask, Padding, label_set
@@ -82,21 +82,24 @@ class Embed(BaseTask):
                 )
             return self
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the training texts and what is said of them, or the two texts of other rows and their gold value."""
         if split == "train":
             gold = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
-            texts = [Column(name, TEXT, "task.texts") for name in self.config.texts]
-            return [*texts, *([] if gold is None else [Column(self.config.label, gold, "task.label", is_gold=True)])]
+            texts = [InputColumn(name, TEXT, "task.texts") for name in self.config.texts]
+            return [
+                *texts,
+                *([] if gold is None else [InputColumn(self.config.label, gold, "task.label", is_gold=True)]),
+            ]
         setting = "task.texts" if self.config.test_texts is None else "task.test_texts"
-        first, second = (Column(name, TEXT, setting) for name in self._test_texts)
+        first, second = (InputColumn(name, TEXT, setting) for name in self._test_texts)
         setting = "task.label" if self.config.test_label is None else "task.test_label"
         if self.config.test == "similarity":
             name = self.config.test_label or self.config.label
-            return [first, second, Column(name, NUMBER, setting, is_gold=True)]
+            return [first, second, InputColumn(name, NUMBER, setting, is_gold=True)]
         if self.config.test_label is None:
-            return [first, Column(second.name, TEXT, second.setting, is_gold=True)]
-        return [first, second, Column(self.config.test_label, LABEL, setting, is_gold=True)]
+            return [first, InputColumn(second.name, TEXT, second.setting, is_gold=True)]
+        return [first, second, InputColumn(self.config.test_label, LABEL, setting, is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
         """Learn the range of the scores, or the labels."""
@@ -119,7 +122,7 @@ class Embed(BaseTask):
         """Take them back."""
         self.labels, self.low, self.high = list(state["labels"]), state["low"], state["high"]
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Tokenise the texts apart: side by side for training, each by itself otherwise, a repeated document once."""
         if training:
             return self._training(examples, reading)
@@ -176,7 +179,7 @@ class Embed(BaseTask):
         """Return the vector of each text."""
         return list(self.vectors(model, batch)[:, 0].detach().cpu().numpy())
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Turn vectors into the cosine of each pair, or into a ranking of all second texts for each first."""
         lengths = [np.linalg.norm(vector) for vector in outputs]
         scaled = [vector / max(length, 1e-12) for vector, length in zip(outputs, lengths, strict=True)]
@@ -196,7 +199,7 @@ class Embed(BaseTask):
         """Name the correlations with the scores, or what tells a ranking's worth."""
         return ("spearman", "pearson") if self.config.test == "similarity" else ("ndcg_at_10", "mrr_at_10")
 
-    def save(self, model: PreTrainedModel, reading: Reading, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
         """Write the weights, without a head that served training alone, as a folder of sentence-transformers."""
         if hasattr(model, _HEAD):
             delattr(model, _HEAD)
@@ -223,7 +226,7 @@ class Embed(BaseTask):
         found: list[str] = self.config.test_texts or self.config.texts[:2]
         return found
 
-    def _training(self, examples: Examples, reading: Reading) -> list[Feature]:
+    def _training(self, examples: Examples, reading: InputSpec) -> list[Feature]:
         columns = [examples.columns[name] for name in self.config.texts]
         ids = [self._tokens(column, reading) for column in columns]
         features: list[Feature] = [{"input_ids": list(row)} for row in zip(*ids, strict=True)]
@@ -238,7 +241,7 @@ class Embed(BaseTask):
                     feature["numbers"] = [numbers.setdefault(column[row], len(numbers)) for column in columns]
         return features
 
-    def _tokens(self, texts: Sequence[str], reading: Reading) -> list[list[int]]:
+    def _tokens(self, texts: Sequence[str], reading: InputSpec) -> list[list[int]]:
         """Return the token ids of each text, at least one; special tokens have no part in a static average."""
         special = self.config.pooling != STATIC
         found = reading.tokenizer(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.core.data import Feature, Reading
+from headstart.core.data import Feature, InputSpec
 
 
-def encode_texts(texts: Sequence[Sequence[str]], reading: Reading) -> list[Feature]:
+def encode_texts(texts: Sequence[Sequence[str]], reading: InputSpec) -> list[Feature]:
     """Tokenise a column of texts, or two as pairs, cut to max_length from the longer side.
 
     Encoders pool their first token, or all; a decoder's head reads the last one, so there must be one even of an empty

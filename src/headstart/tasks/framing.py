@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -14,7 +14,7 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     return framed[:start], framed[start + len(bare) :]
 
 
-def beginning(reading: Reading) -> int:
+def beginning(reading: InputSpec) -> int:
     """Return the token after which a text begins where the tokenizer puts none."""
     known = (reading.tokenizer.bos_token_id, reading.tokenizer.eos_token_id, reading.pad)
     return next(token for token in known if token is not None)

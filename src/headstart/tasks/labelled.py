@@ -17,7 +17,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from headstart.core import registry
-from headstart.core.data import Column, Examples, Kind
+from headstart.core.data import ColumnKind, Examples, InputColumn
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 
@@ -34,11 +34,11 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-TEXT = Kind("a text", _is_text, is_text=True)
-TEXTS = Kind("a list of texts, one or more", lambda value: _is_list(value, _is_text))
-LABEL = Kind("a label: a word or a number", _is_label)
-LABELS = Kind("a list of labels, each a word or a number", lambda value: _is_list(value, _is_label))
-NUMBER = Kind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
+TEXT = ColumnKind("a text", _is_text, is_text=True)
+TEXTS = ColumnKind("a list of texts, one or more", lambda value: _is_list(value, _is_text))
+LABEL = ColumnKind("a label: a word or a number", _is_label)
+LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _is_list(value, _is_label))
+NUMBER = ColumnKind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
 
 _LONGEST_ROW = 1 << 26
 """In bytes: pyarrow reads a row only if it fits into one block."""
@@ -64,7 +64,7 @@ _READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
 }
 
 
-def read(path: str | Path, columns: Sequence[Column]) -> Examples:
+def read(path: str | Path, columns: Sequence[InputColumn]) -> Examples:
     """Read the columns that a task names; every value must be there and of the column's kind."""
     path = Path(path)
     if not path.is_file():
@@ -121,7 +121,7 @@ def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
     return examples.take(sorted(order[count:])), examples.take(sorted(order[:count]))
 
 
-def _values(path: Path, table: pa.Table, column: Column, columns: Sequence[Column]) -> list[Any]:
+def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[InputColumn]) -> list[Any]:
     """Return a column's values, or say which row lacks one or holds one of another kind."""
     if column.name not in table.column_names:
         settings = dict.fromkeys(column.setting for column in columns)

@@ -18,7 +18,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import RecipeError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, by_example
 from headstart.tasks.framing import beginning, frame
@@ -62,14 +62,14 @@ class LanguageModel(BaseTask):
         """Name the class with the head of pre-training."""
         return _CLASSES[family]
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the texts; they are what is predicted, and there is no other gold value."""
-        return [Column(self.config.document, TEXT, "task.document")]
+        return [InputColumn(self.config.document, TEXT, "task.document")]
 
     def fit_labels(self, train: Examples) -> None:
         """Learn nothing: the vocabulary is the tokenizer's."""
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Cut texts into windows; `labels` holds the tokens that each predicts, and every token is predicted once."""
         opens, closes = frame(reading.tokenizer)
         cut = {"encoder": self._hidden, "decoder": self._continued, "encoder-decoder": self._written}[reading.family]
@@ -99,7 +99,7 @@ class LanguageModel(BaseTask):
         nats = torch.cat([self._nats(model, part) for part in parts])
         return [np.asarray(value) for value in nats.double().cpu().numpy()]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Say what each text cost: its nats, and the tokens and bytes over which they are spread."""
         found = []
         for pieces in by_example(outputs, features):
@@ -138,7 +138,7 @@ class LanguageModel(BaseTask):
         for start in range(room - overlap, len(ids) - overlap, room - overlap):
             yield ids[start : start + room], overlap
 
-    def _continued(self, ids: list[int], reading: Reading, opens: list[int], _: list[int]) -> Iterator[Feature]:
+    def _continued(self, ids: list[int], reading: InputSpec, opens: list[int], _: list[int]) -> Iterator[Feature]:
         """Yield windows for a decoder: each label is the token after the one it stands at."""
         opens = opens or [beginning(reading)]
         for window, known in self._windows(ids, reading.max_length - len(opens) + 1, self.config.overlap):
@@ -148,14 +148,14 @@ class LanguageModel(BaseTask):
             else:
                 yield {"input_ids": opens, "labels": [-100] * len(opens)}
 
-    def _written(self, ids: list[int], reading: Reading, opens: list[int], closes: list[int]) -> Iterator[Feature]:
+    def _written(self, ids: list[int], reading: InputSpec, opens: list[int], closes: list[int]) -> Iterator[Feature]:
         """Yield windows for an encoder-decoder, which reads one and writes the next."""
         read: list[int] = []
         for window, _ in self._windows(ids, reading.max_length - len(opens) - len(closes), 0):
             yield {"input_ids": [*opens, *read, *closes] or [beginning(reading)], "labels": window or [-100]}
             read = window
 
-    def _hidden(self, ids: list[int], reading: Reading, opens: list[int], closes: list[int]) -> Iterator[Feature]:
+    def _hidden(self, ids: list[int], reading: InputSpec, opens: list[int], closes: list[int]) -> Iterator[Feature]:
         """Yield windows for an encoder, as often as there are passes, with other tokens hidden in each."""
         mask = reading.tokenizer.mask_token_id
         for window, known in self._windows(ids, reading.max_length - len(opens) - len(closes), self.config.overlap):

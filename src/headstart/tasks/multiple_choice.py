@@ -11,17 +11,17 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import TEXT
 
-CHOICES = Kind(
+CHOICES = ColumnKind(
     "a list of texts, two or more",
     lambda value: isinstance(value, list) and len(value) > 1 and all(isinstance(item, str) for item in value),
 )
-NUMBER_OF_CHOICE = Kind(
+NUMBER_OF_CHOICE = ColumnKind(
     "the number of the right choice, counted from 0",
     lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
 )
@@ -44,20 +44,20 @@ class MultipleChoice(BaseTask):
         )
         answer: str = Field("answer", description="the column with the number of the right choice, counted from 0")
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the question, the choices and the answer, the same in every split."""
         named = self.config.choices
         choices = [(named, CHOICES)] if isinstance(named, str) else [(name, TEXT) for name in named]
         return [
-            Column(self.config.question, TEXT, "task.question"),
-            *(Column(name, kind, "task.choices") for name, kind in choices),
-            Column(self.config.answer, NUMBER_OF_CHOICE, "task.answer", is_gold=True),
+            InputColumn(self.config.question, TEXT, "task.question"),
+            *(InputColumn(name, kind, "task.choices") for name, kind in choices),
+            InputColumn(self.config.answer, NUMBER_OF_CHOICE, "task.answer", is_gold=True),
         ]
 
     def fit_labels(self, train: Examples) -> None:
         """Learn nothing: a choice is known by its text, and its number means nothing."""
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Pair the question with each choice; a feature holds as many lists of tokens as there are choices."""
         choices = self._choices(examples)
         for row, (texts, answer) in enumerate(zip(choices, examples.labels, strict=True)):
@@ -95,7 +95,7 @@ class MultipleChoice(BaseTask):
         rows, is_choice = self.logits(model, batch), batch["attention_mask"].any(-1)
         return [row[real].cpu().numpy() for row, real in zip(rows.detach(), is_choice, strict=True)]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Return the number of each question's likeliest choice."""
         return [int(logits.argmax()) for logits in outputs]
 

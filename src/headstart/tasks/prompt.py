@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 from headstart.tasks.base import BaseTask, Padding, by_example, label_set
@@ -90,10 +90,10 @@ class Prompt(BaseTask):
         """Name the class with the head of pre-training."""
         return _CLASSES[family]
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the texts and the label, the same in every split."""
-        texts = [Column(name, TEXT, "task.text") for name in self.config.text]
-        return [*texts, Column(self.config.label, LABEL, "task.label", is_gold=True)]
+        texts = [InputColumn(name, TEXT, "task.text") for name in self.config.text]
+        return [*texts, InputColumn(self.config.label, LABEL, "task.label", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
         """Take the label set from the training rows, and rows to show."""
@@ -113,7 +113,7 @@ class Prompt(BaseTask):
             raise DataError(
                 f"task.shots is {self.config.shots}, and there are {len(train)} training rows",
                 allowed="Each row is shown once",
-                do="Lower task.shots or raise data.labels",
+                do="Lower task.shots or raise data.train_rows",
             )
         chosen = permute(np.arange(self.config.shots), len(train), seed, 0, "shots").tolist()
         self.shown = [[*(train.columns[name][row] for name in self.config.text), train.labels[row]] for row in chosen]
@@ -126,7 +126,7 @@ class Prompt(BaseTask):
         """Take both back."""
         self.labels, self.shown = list(state["labels"]), list(state["shown"])
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Write each row as a prompt; words that can be scored by one pass share a feature.
 
         Prompts without content, where they calibrate, stand before those of the first row, as features of it.
@@ -149,7 +149,7 @@ class Prompt(BaseTask):
         """Return the log-probabilities of each feature's words."""
         return word_scores(model, batch)
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Choose the label whose word is likeliest, or has gained most over what is said to texts without content."""
         bias = np.zeros(len(self.labels))
         found: list[Any] = []

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from headstart.core.data import Batch, Reading
+from headstart.core.data import Batch, InputSpec
 from headstart.core.errors import ResourceError
 
 Vectors = Sequence[torch.Tensor]
@@ -92,7 +92,7 @@ def softmax(vectors: Vectors, batch: Batch, head: Callable[[torch.Tensor], torch
     )
 
 
-def write_modules(model: PreTrainedModel, reading: Reading, pooling: str, folder: Path) -> None:
+def write_modules(model: PreTrainedModel, reading: InputSpec, pooling: str, folder: Path) -> None:
     """Write beside saved weights what makes `SentenceTransformer(folder)` give the vectors that were trained.
 
     A context-free model is a table of token vectors in a folder of its own, so that the whole network stays loadable.

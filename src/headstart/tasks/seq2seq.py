@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.core.data import Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.tasks.labelled import TEXT
 from headstart.tasks.writing import WritingSettings, WritingTask, text_of
 
 METRICS = ("bleu", "rouge1", "rouge2", "rougeL")
-REFERENCES = Kind(
+REFERENCES = ColumnKind(
     "a text, or a list of texts where several are right",
     lambda value: isinstance(value, str) or (isinstance(value, list) and bool(value) and all_texts(value)),
     is_text=True,
@@ -39,21 +39,21 @@ class Seq2Seq(WritingTask):
         prefix: str = Field("", description='put before every source; T5 has "summarize: "')
         metric: Literal["bleu", "rouge1", "rouge2", "rougeL"] = Field("bleu", description="selects models")
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the two texts, the same in every split."""
-        target = Column(self.config.target, REFERENCES, "task.target", is_gold=True)
-        return [Column(self.config.source, TEXT, "task.source"), target]
+        target = InputColumn(self.config.target, REFERENCES, "task.target", is_gold=True)
+        return [InputColumn(self.config.source, TEXT, "task.source"), target]
 
     def fit_labels(self, train: Examples) -> None:
         """Learn nothing: any text may be written."""
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Tokenise the sources, and to train on the targets, of several the first."""
         sources = [self.config.prefix + text for text in examples.columns[self.config.source]]
         targets = [text if isinstance(text, str) else text[0] for text in examples.labels] if training else None
         return self.written(sources, targets, reading)
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Return what was written as text."""
         return [text_of(ids, reading) for ids in outputs]
 

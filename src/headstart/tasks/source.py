@@ -15,8 +15,8 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from headstart.core import artifact, registry
-from headstart.core.contracts import Rehearsal, Task
-from headstart.core.data import Reading
+from headstart.core.contracts import ReplaySource, Task
+from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError, HeadstartError, first_line
 from headstart.core.randomness import integer
 
@@ -30,7 +30,7 @@ class CheckpointFolder:
     """A folder with config.json, weights and tokenizer; gives models with a task's head."""
 
     def __init__(
-        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], Rehearsal] | None = None
+        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None
     ) -> None:
         """Check that the folder can serve; new weights are drawn from the seed. `rehearsal` finds its pre-training."""
         self._rehearsal = rehearsal
@@ -38,9 +38,9 @@ class CheckpointFolder:
         self._new: frozenset[str] = frozenset()
         self.family, self.kind = self._require_family()
 
-    def reading(self, max_length: int) -> Reading:
+    def reading(self, max_length: int) -> InputSpec:
         """Return how this checkpoint reads text, cut to so many tokens."""
-        return Reading(self.tokenizer(), self.family, max_length)
+        return InputSpec(self.tokenizer(), self.family, max_length)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the tokenizer that lies beside the weights."""
@@ -103,7 +103,7 @@ class CheckpointFolder:
         """Name the parameters that the last model did not take from the checkpoint."""
         return self._new
 
-    def rehearsal(self) -> Rehearsal:
+    def rehearsal(self) -> ReplaySource:
         """Return the pre-training of the checkpoint, where the stage that opened the folder knows how."""
         if self._rehearsal is None:
             raise ArtifactError(f"{self.path} is opened without its pre-training", do="Open it by a stage that trains")
@@ -149,7 +149,7 @@ class CheckpointFolder:
         torch.manual_seed(integer(self.seed, 0, 0, "initial weights"))
 
 
-def beneath(model: PreTrainedModel) -> PreTrainedModel:
+def unwrap_peft(model: PreTrainedModel) -> PreTrainedModel:
     """Return the network beneath peft's wrapper, or the model itself where it has none."""
     unwrap: Any = getattr(model, "get_base_model", None)
     return model if unwrap is None else unwrap()

@@ -12,14 +12,14 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, Padding, by_example
 from headstart.tasks.labelled import TEXT
 from headstart.tasks.windows import Window, windows
 
 
-class Candidate(NamedTuple):
+class AnswerCandidate(NamedTuple):
     """A stretch of the text that may be the answer."""
 
     text: str
@@ -51,13 +51,13 @@ class SpanQA(BaseTask):
             0.0, description="no answer is predicted where its score leads the best one's by more than this"
         )
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the question, the text and the answers, the same in every split."""
         texts = {"task.question": self.config.question, "task.context": self.config.context}
         kind = ANSWERS_OR_NONE if self.config.impossible else ANSWERS
         return [
-            *(Column(name, TEXT, setting) for setting, name in texts.items()),
-            Column(self.config.answers, kind, "task.answers", is_gold=True),
+            *(InputColumn(name, TEXT, setting) for setting, name in texts.items()),
+            InputColumn(self.config.answers, kind, "task.answers", is_gold=True),
         ]
 
     def fit_labels(self, train: Examples) -> None:
@@ -67,7 +67,7 @@ class SpanQA(BaseTask):
         """Return one output for where an answer begins and one for where it ends."""
         return {"num_labels": 2}
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Cut each text into windows; those to train on carry the first answer's tokens, or the place of no answer."""
         questions, contexts = (examples.columns[name] for name in (self.config.question, self.config.context))
         features: list[Feature] = []
@@ -103,15 +103,15 @@ class SpanQA(BaseTask):
         found = self.logits(model, batch).detach().cpu().numpy()
         return [row[:length] for row, length in zip(found, lengths, strict=True)]
 
-    def candidates(self, outputs: Sequence[Any], features: Sequence[Feature]) -> list[list[Candidate]]:
+    def candidates(self, outputs: Sequence[Any], features: Sequence[Feature]) -> list[list[AnswerCandidate]]:
         """Return for each example the n best answers of each of its windows, the likeliest first and each text once."""
         return [self._merged(pieces) for pieces in by_example(outputs, features)]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Take the likeliest answer of all windows; none, where that may be and leads in every window."""
         predictions = []
         for pieces in by_example(outputs, features):
-            best = next(iter(self._merged(pieces)), Candidate("", float("-inf")))
+            best = next(iter(self._merged(pieces)), AnswerCandidate("", float("-inf")))
             # The least of the windows: one that holds the answer says that there is one.
             null = min(float(logits[feature["null"]].sum()) for logits, feature in pieces)
             is_none = self.config.impossible and null - best.score > self.config.null_threshold
@@ -149,14 +149,14 @@ class SpanQA(BaseTask):
             )
         return window.tokens_of(start, start + len(text))
 
-    def _merged(self, pieces: Sequence[tuple[Any, Feature]]) -> list[Candidate]:
+    def _merged(self, pieces: Sequence[tuple[Any, Feature]]) -> list[AnswerCandidate]:
         found = [candidate for logits, feature in pieces for candidate in self._of_window(logits, feature)]
-        best: dict[str, Candidate] = {}
+        best: dict[str, AnswerCandidate] = {}
         for candidate in sorted(found, key=lambda candidate: -candidate.score):
             best.setdefault(candidate.text, candidate)
         return list(best.values())[: self.config.n_best]
 
-    def _of_window(self, logits: Any, feature: Feature) -> list[Candidate]:
+    def _of_window(self, logits: Any, feature: Feature) -> list[AnswerCandidate]:
         """Return the best stretches of one window: all beginnings with all ends up to the longest answer."""
         offsets, context = feature["offsets"], feature["context"]
         tokens = np.flatnonzero(offsets[:, 0] >= 0)
@@ -170,7 +170,7 @@ class SpanQA(BaseTask):
         chosen = np.argpartition(-scores, count - 1)[:count]
         spans = [(tokens[place // longest], place, place % longest) for place in chosen if scores[place] > -np.inf]
         found = [
-            Candidate(context[offsets[first, 0] : offsets[first + further, 1]].strip(), float(scores[place]))
+            AnswerCandidate(context[offsets[first, 0] : offsets[first + further, 1]].strip(), float(scores[place]))
             for first, place, further in spans
         ]
         return [candidate for candidate in found if candidate.text]
@@ -187,10 +187,10 @@ def _are_answers(value: Any, least: int) -> bool:
     )
 
 
-ANSWERS = Kind(
+ANSWERS = ColumnKind(
     "answers as SQuAD has them, {text: […], answer_start: […]}, one or more", lambda value: _are_answers(value, 1)
 )
-ANSWERS_OR_NONE = Kind(
+ANSWERS_OR_NONE = ColumnKind(
     "answers as SQuAD has them, {text: […], answer_start: […]}, two empty lists for none",
     lambda value: _are_answers(value, 0),
 )

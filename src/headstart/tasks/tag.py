@@ -13,7 +13,7 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Column, Examples, Feature, Reading, Split
+from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tasks.base import BaseTask, Padding, label_set, named_labels
 from headstart.tasks.framing import beginning
@@ -39,10 +39,10 @@ class Tag(BaseTask):
             None, description="selects models; seqeval_f1 for B-, I- and O tags, token_accuracy for others by default"
         )
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the words and their tags, the same in every split."""
-        tags = Column(self.config.label, LABELS, "task.label", is_gold=True)
-        return [Column(self.config.words, TEXTS, "task.words"), tags]
+        tags = InputColumn(self.config.label, LABELS, "task.label", is_gold=True)
+        return [InputColumn(self.config.words, TEXTS, "task.words"), tags]
 
     def fit_labels(self, train: Examples) -> None:
         """Take the tag set from the training rows, and the commonest tag for words that the model cannot see."""
@@ -53,7 +53,7 @@ class Tag(BaseTask):
             raise DataError(
                 f"{train.source} has the single tag {self.labels[0]!r} in its {len(train)} training rows",
                 allowed="Tagging needs two or more",
-                do="Raise data.labels or check task.label",
+                do="Raise data.train_rows or check task.label",
             )
         if self.config.metric == "seqeval_f1" and not self._spells_spans():
             raise DataError(
@@ -74,7 +74,7 @@ class Tag(BaseTask):
         """Return one output for each tag."""
         return named_labels(self.labels)
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Tokenise the sentences as running text; one token of each word speaks for it, the others are not predicted.
 
         It is the first (BERT), or in a decoder the last, which alone has read the whole word. `speaks` marks it and
@@ -118,7 +118,7 @@ class Tag(BaseTask):
         logits = self.logits(model, batch).detach().cpu().numpy()
         return [row[speaks] for row, speaks in zip(logits, batch["speaks"].bool().cpu().numpy(), strict=True)]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Give each word its likeliest tag, and the commonest of training to one that the model does not see."""
         predictions = []
         for logits, feature in zip(outputs, features, strict=True):

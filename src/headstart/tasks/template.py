@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from itertools import takewhile
 
-from headstart.core.data import Feature, Reading
+from headstart.core.data import Feature, InputSpec
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.framing import beginning, frame
 
@@ -64,7 +64,7 @@ class Template:
 class Asker:
     """Puts rows to a model as tokens: `places` at which it predicts the words' tokens, and these as `targets`."""
 
-    def __init__(self, template: Template, words: Sequence[str], shown: str, reading: Reading) -> None:
+    def __init__(self, template: Template, words: Sequence[str], shown: str, reading: InputSpec) -> None:
         """Take the words to be scored and what is shown before each row."""
         self.template, self.words, self.shown, self.reading = template, words, shown, reading
         self.opens, self.closes = frame(reading.tokenizer)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core.data import Column, Examples, Feature, Kind, Reading, Split
+from headstart.core.data import ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.tasks.casts import CASTS, Cast
 from headstart.tasks.seq2seq import all_texts
 from headstart.tasks.writing import WritingSettings, WritingTask, text_of
 
-SOURCE = Kind(
+SOURCE = ColumnKind(
     "a text, a number or a list of texts",
     lambda value: isinstance(value, str | int | float) or (isinstance(value, list) and all_texts(value)),
     is_text=True,
@@ -64,10 +64,10 @@ class TextToText(WritingTask):
         super().__init__(config)
         self.cast: Cast = CASTS[config.gold](config.words, config.step)
 
-    def columns(self, split: Split) -> Sequence[Column]:
+    def columns(self, split: Split) -> Sequence[InputColumn]:
         """Name the template's columns and the gold one, the same in every split."""
-        sources = [Column(name, SOURCE, "task.template") for name in columns_of(self.config.template)]
-        return [*sources, Column(self.config.target, self.cast.kind, "task.target", is_gold=True)]
+        sources = [InputColumn(name, SOURCE, "task.template") for name in columns_of(self.config.template)]
+        return [*sources, InputColumn(self.config.target, self.cast.kind, "task.target", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
         """Learn what the cast needs: the label set, or a number to fall back on."""
@@ -83,7 +83,7 @@ class TextToText(WritingTask):
         self.labels, self.cast.fallback = list(state["labels"]), state["fallback"]
         self.cast.labels = self.labels
 
-    def encode(self, examples: Examples, reading: Reading, training: bool = False) -> list[Feature]:
+    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
         """Fill the template, the longest column shortened until it fits; training rows carry the target."""
         self.cast.check(lambda text: _respelt(text, reading))
         names = columns_of(self.config.template)
@@ -98,7 +98,7 @@ class TextToText(WritingTask):
             feature["words"] = len(lists[0] if lists else str(row[names[0]]).split())
         return features
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: Reading) -> list[Any]:
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
         """Read each written text as a prediction."""
         spelt: dict[str, str] = {}
 
@@ -112,7 +112,7 @@ class TextToText(WritingTask):
 
     def metrics(self) -> tuple[str, ...]:
         """Name the metrics of this kind of gold, the selecting one first."""
-        usual = self.cast.suited()
+        usual = self.cast.applicable_methods()
         first = self.config.metric or usual[0]
         return (first, *(name for name in usual if name != first))
 
@@ -133,7 +133,7 @@ class TextToText(WritingTask):
         rows: list[Any] = words if self.config.gold == "labels" else list(texts)
         return Examples(dict.fromkeys(columns_of(self.config.template), rows), gold[self.config.gold], "toy rows")
 
-    def _fitted(self, row: Mapping[str, Any], reading: Reading, most: int) -> tuple[str, bool]:
+    def _fitted(self, row: Mapping[str, Any], reading: InputSpec, most: int) -> tuple[str, bool]:
         """Fill the template; of a source that is too long, the end of its longest column is left out, then others.
 
         Returns the source, and whether something was left out.
@@ -174,6 +174,6 @@ def columns_of(template: str) -> list[str]:
     return list(dict.fromkeys(str(name) for _, name, _, _ in fields))
 
 
-def _respelt(text: str, reading: Reading) -> str:
+def _respelt(text: str, reading: InputSpec) -> str:
     """Return a text as it comes back from the tokenizer."""
     return text_of(reading.tokenizer(text, add_special_tokens=False)["input_ids"], reading)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headstart.core.data import Ints, Reading
+from headstart.core.data import InputSpec, Ints
 from headstart.core.errors import ArtifactError
 
 _BLANKS = re.compile(r"\s+")
@@ -40,7 +40,7 @@ class Window:
 
 
 def windows(
-    first: Sequence[str], second: Sequence[str], reading: Reading, stride: int, most_of_first: int
+    first: Sequence[str], second: Sequence[str], reading: InputSpec, stride: int, most_of_first: int
 ) -> Iterator[Window]:
     """Yield the windows of all pairs in order; neighbours share `stride` tokens, or half of the room if that is less.
 
@@ -104,7 +104,7 @@ def _held(offsets: Ints, before: Ints | None, after: Ints | None, shared: int) -
     return begins, ends
 
 
-def _beginnings(texts: Sequence[str], reading: Reading, most: int) -> list[str]:
+def _beginnings(texts: Sequence[str], reading: InputSpec, most: int) -> list[str]:
     """Return the texts without blanks before them, cut after so many tokens."""
     stripped = [text.lstrip() for text in texts]
     encoded = reading.tokenizer(stripped, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]

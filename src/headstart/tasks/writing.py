@@ -15,9 +15,9 @@ from pydantic import Field
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Feature, Reading
+from headstart.core.data import Batch, Feature, InputSpec
 from headstart.tasks.base import BaseTask, Padding, stack
-from headstart.tasks.source import beneath
+from headstart.tasks.source import unwrap_peft
 
 _KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache")
 """What a generation config says of its network, and not of what is to be written."""
@@ -54,18 +54,18 @@ class WritingTask(BaseTask):
 
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Let the saved model write as this task does; what a checkpoint was once told of writing does not count."""
-        network: Any = beneath(model)
+        network: Any = unwrap_peft(model)
         kept = {name: getattr(network.generation_config, name) for name in _KEPT}
         network.generation_config = GenerationConfig(
             **self.config.keywords(), **kept, max_new_tokens=self.config.max_target
         )
 
-    def room(self, reading: Reading) -> int:
+    def room(self, reading: InputSpec) -> int:
         """Return how many tokens a target may have; in a decoder it shares max_length with the source."""
         most = reading.max_length // 2 if reading.family == "decoder" else self.config.max_target
         return min(self.config.max_target, most)
 
-    def written(self, sources: Sequence[str], targets: Sequence[str] | None, reading: Reading) -> list[Feature]:
+    def written(self, sources: Sequence[str], targets: Sequence[str] | None, reading: InputSpec) -> list[Feature]:
         """Return the features of some texts: with targets to train on, without them to be answered."""
         tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
         decodes = reading.family == "decoder"
@@ -93,7 +93,7 @@ class WritingTask(BaseTask):
                 feature["input_ids"] = feature["input_ids"] + ids
         return features
 
-    def collate(self, features: Sequence[Feature], reading: Reading) -> Batch:
+    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
         """Pad and stack; what a decoder is to continue must stand at the right, next to what it writes."""
         batch = dict(super().collate(features, reading))
         if reading.family == "decoder" and "labels" not in batch:
@@ -139,7 +139,7 @@ class WritingTask(BaseTask):
         new = found[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
         return [ids[: ids.index(end)] if end in ids else ids for ids in new]
 
-    def _target(self, text: str, reading: Reading) -> list[int]:
+    def _target(self, text: str, reading: InputSpec) -> list[int]:
         tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
         if reading.family == "decoder":
             return [*tokenizer(" " + text, add_special_tokens=False)["input_ids"], end]
@@ -153,6 +153,6 @@ def end_of(tokenizer: PreTrainedTokenizerBase) -> int:
     return found
 
 
-def text_of(ids: Sequence[int], reading: Reading) -> str:
+def text_of(ids: Sequence[int], reading: InputSpec) -> str:
     """Return written ids as text."""
     return str(reading.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()

@@ -39,7 +39,7 @@ class MixedRows:
             samples,
             [sentences[place] for place in back] if sentences else (),
             _joined([rows.second for rows in found], back),
-            _joined([rows.strangers for rows in found], back),
+            _joined([rows.negative_ids for rows in found], back),
         )
 
 

@@ -38,7 +38,7 @@ class PackedRows:
             )
         if self._width < 1:
             raise DataError(
-                f"row_length is {shape.length}",
+                f"seq_length is {shape.length}",
                 allowed=f"It must be at least {1 + shape.opens + shape.closes}, special tokens included",
             )
         self.stream_length = shards.tokens + shape.separates * (len(shards.documents) - 1)
@@ -46,7 +46,7 @@ class PackedRows:
             raise DataError(
                 f"the corpus has {self.stream_length:,} tokens, too few for one row of {shape.length}",
                 allowed=f"At least {self._width:,} are needed, in training and in validation",
-                do="Add text, raise corpus.validation, or lower training.row_length",
+                do="Add text, raise corpus.validation, or lower training.seq_length",
             )
 
     def __len__(self) -> int:

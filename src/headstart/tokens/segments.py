@@ -49,7 +49,7 @@ class SegmentRows:
             )
         if self._room < 2:
             raise DataError(
-                f"row_length is {shape.length}",
+                f"seq_length is {shape.length}",
                 allowed=f"Two segments need at least {_FRAME + 2}, special tokens included",
             )
         self._rows_until = self._count()
@@ -79,8 +79,8 @@ class SegmentRows:
         ids[:, 0] = self.vocabulary.cls
         ids[(column == first[:, None] + 1) | (column == size[:, None] + 2)] = self.vocabulary.sep
         ids[column > size[:, None] + 2] = self.vocabulary.pad
-        strangers = self._strangers(pair, draws[:, 1 : 1 + _TRIES], draws[:, 1 + _TRIES :])
-        return Rows(ids, samples, second=first + 2, strangers=strangers)
+        negative_ids = self._strangers(pair, draws[:, 1 : 1 + _TRIES], draws[:, 1 + _TRIES :])
+        return Rows(ids, samples, second=first + 2, negative_ids=negative_ids)
 
     def _count(self) -> Ints:
         """Return the number of rows of all documents up to each, itself included."""

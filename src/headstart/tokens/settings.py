@@ -14,7 +14,7 @@ class TokenizerConfig(Section):
     """Which tokenizer to train, or which to take as it is."""
 
     kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the sub-word model")
-    vocab: int = Field(16384, ge=300, description="number of tokens, the five special ones included")
+    vocab_size: int = Field(16384, ge=300, description="number of tokens, the five special ones included")
     lowercase: bool = Field(True, description="fold case, and in WordPiece strip accents as BERT uncased does")
     path: Path | None = Field(
         None, description="folder of a ready tokenizer to use instead of training one; a checkpoint brings its own"

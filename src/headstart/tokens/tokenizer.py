@@ -52,12 +52,13 @@ def train_on(chunks: list[str], config: TokenizerConfig) -> PreTrainedTokenizerF
         raise DataError("there is no text to train a tokenizer on", do="Check corpus.files and corpus.text")
     trained = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}[config.kind](chunks, config)
     found = trained.get_vocab_size()
-    if found < config.vocab:
+    if found < config.vocab_size:
         size = sum(len(chunk.encode()) for chunk in chunks)
         raise DataError(
-            f"{size / 1e6:.3g} MB of text give {found:,} tokens, and tokenizer.vocab asks for {config.vocab:,}",
+            f"{size / 1e6:.3g} MB of text give {found:,} tokens, "
+            f"and tokenizer.vocab_size asks for {config.vocab_size:,}",
             allowed="A token must occur at least twice",
-            do=f"Set tokenizer.vocab to {found} or less, or add text",
+            do=f"Set tokenizer.vocab_size to {found} or less, or add text",
         )
     if normalizer is not None:
         trained.normalizer = normalizer
@@ -116,14 +117,14 @@ def _normalizer(config: TokenizerConfig) -> Any:
 
 
 def _wordpiece(chunks: list[str], config: TokenizerConfig) -> Tokenizer:
-    alphabet, chunks = _limit_alphabet(chunks, config.vocab // 3)
+    alphabet, chunks = _limit_alphabet(chunks, config.vocab_size // 3)
     continuing = [f"##{character}" for character in _continuing(chunks, alphabet)]
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     learner.train_from_iterator(
         chunks,
         trainers.WordPieceTrainer(
-            vocab_size=config.vocab,
+            vocab_size=config.vocab_size,
             min_frequency=2,
             special_tokens=[*SPECIAL_TOKENS, *continuing],
             initial_alphabet=alphabet,
@@ -145,7 +146,7 @@ def _bpe(chunks: list[str], config: TokenizerConfig) -> Tokenizer:
     tokenizer.train_from_iterator(
         chunks,
         trainers.BpeTrainer(
-            vocab_size=config.vocab,
+            vocab_size=config.vocab_size,
             min_frequency=2,
             special_tokens=list(SPECIAL_TOKENS),
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -156,16 +157,16 @@ def _bpe(chunks: list[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _unigram(chunks: list[str], config: TokenizerConfig) -> Tokenizer:
-    _, chunks = _limit_alphabet(chunks, config.vocab // 3)
+    _, chunks = _limit_alphabet(chunks, config.vocab_size // 3)
     learner = Tokenizer(models.Unigram())
     learner.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=config.vocab,
+        vocab_size=config.vocab_size,
         special_tokens=list(SPECIAL_TOKENS),
         # Folded text never spells a special token's name; other text must be able to spell it by letters.
         initial_alphabet=[] if config.lowercase else sorted(set("".join(SPECIAL_TOKENS))),
         unk_token="[UNK]",
-        seed_size=min(1_000_000, 20 * config.vocab),  # type: ignore[call-arg]  # missing in the stubs
+        seed_size=min(1_000_000, 20 * config.vocab_size),  # type: ignore[call-arg]  # missing in the stubs
         show_progress=False,
     )
     learner.train_from_iterator(chunks, trainer)

@@ -1,1 +1,1 @@
-"""One loop that steps a learner and knows no method's name; budget, schedule, optimiser, checkpoints, progress."""
+"""One loop that steps a learner and knows no method's name; budget, schedule, optimizer, checkpoints, progress."""

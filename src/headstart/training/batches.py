@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from headstart.core.contracts import Feed
-from headstart.core.data import Batch, Ints, Part, Sample
+from headstart.core.contracts import BatchSource
+from headstart.core.data import Batch, Ints, MixtureComponent, Sample
 from headstart.core.randomness import permute
 
 WINDOW = 8
@@ -44,7 +44,9 @@ def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: 
     return samples[batch * batch_size : (batch + 1) * batch_size]
 
 
-def samples_by_share(step: int, batch_size: int, parts: Sequence[Part], seed: int, before: int = 0) -> list[Sample]:
+def samples_by_share(
+    step: int, batch_size: int, parts: Sequence[MixtureComponent], seed: int, before: int = 0
+) -> list[Sample]:
     """Like `samples_of_step`, from several parts, each in its share of any stretch and in epochs of its own.
 
     A part's samples bear the numbers after those of the parts before it.
@@ -62,7 +64,7 @@ def samples_by_share(step: int, batch_size: int, parts: Sequence[Part], seed: in
     return [next(samples[place]) for place in order]
 
 
-def drawn(position: int, parts: Sequence[Part]) -> list[int]:
+def drawn(position: int, parts: Sequence[MixtureComponent]) -> list[int]:
     """Return how many of the first `position` samples come from each part.
 
     The n-th sample of a part with the share s is due at (n + 1/2) / s, and samples follow each other in the order of
@@ -75,7 +77,7 @@ def drawn(position: int, parts: Sequence[Part]) -> list[int]:
     return counts
 
 
-def _merge(counts: list[int], parts: Sequence[Part], number: int) -> Iterator[tuple[int, int]]:
+def _merge(counts: list[int], parts: Sequence[MixtureComponent], number: int) -> Iterator[tuple[int, int]]:
     """Yield the next samples as (part, which of the part's), and count them."""
     due = [((count + 0.5) / part.share, place) for place, (count, part) in enumerate(zip(counts, parts, strict=True))]
     heapq.heapify(due)
@@ -102,7 +104,7 @@ def _shuffled(stretch: int, length: int, seed: int, epoch: int) -> Ints:
     return permute(np.arange(stretch * _STRETCH, min((stretch + 1) * _STRETCH, length)), length, seed, epoch)
 
 
-def global_batch(feed: Feed, step: int, batch_size: int, seed: int, before: int = 0) -> list[Sample]:
+def global_batch(feed: BatchSource, step: int, batch_size: int, seed: int, before: int = 0) -> list[Sample]:
     """Return the samples of one step of a feed, in the way that suits what the feed says of them."""
     if feed.lengths is not None:
         assert not before, "windows of sorted batches need one batch size"
@@ -119,7 +121,7 @@ class _Steps(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, rank: int = 0, size: int = 1,
+        self, feed: BatchSource, batch_size: int, micro_batch_size: int, seed: int, rank: int = 0, size: int = 1,
         before: int = 0,
     ) -> None:  # fmt: skip
         self.feed, self.batch_size, self.micro, self.seed = feed, batch_size, micro_batch_size, seed
@@ -144,7 +146,7 @@ class _From:
 
 
 def batches_from(
-    step: int, feed: Feed, batch_size: int, micro_batch_size: int, seed: int, workers: int, rank: int = 0,
+    step: int, feed: BatchSource, batch_size: int, micro_batch_size: int, seed: int, workers: int, rank: int = 0,
     size: int = 1, before: int = 0,
 ) -> Iterator[list[Batch]]:  # fmt: skip
     """Yield the micro-batches of step, step + 1, … without end; of those, one process's share."""

@@ -25,7 +25,7 @@ _FORM = re.compile(rf"^\s*({_NUMBER})\s*([A-Za-z]+)(?:\s+([A-Za-z]+))?\s*$")
 
 
 @dataclass(frozen=True)
-class Spent:
+class Usage:
     """What a run has used so far, in every unit that a budget may be stated in."""
 
     seconds: float
@@ -62,7 +62,7 @@ class Budget:
             return self
         return Budget(max(1, math.ceil(self.amount * samples_per_epoch / batch_size - 1e-9)), "steps")
 
-    def share(self, spent: Spent) -> float:
+    def share(self, spent: Usage) -> float:
         """Return the share of the budget that is spent: 0 at the start, 1 or more at the end."""
         if self.unit == "epochs":
             raise ValueError("turn epochs into steps first")

@@ -1,4 +1,4 @@
-"""Checkpoints that verify: weights and optimiser state by parameter name, progress as JSON, no pickle.
+"""Checkpoints that verify: weights and optimizer state by parameter name, progress as JSON, no pickle.
 
 Tensors go through torch's distributed checkpoint (DCP) in its safetensors storage, so that the same files are
 written and read by any number of processes, whole or sharded.
@@ -57,7 +57,7 @@ class Progress:
 def save(
     folder: Path,
     module: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     progress: Progress,
     best: dict[str, torch.Tensor],
     fingerprint: str,
@@ -74,7 +74,7 @@ def save(
     world, target = world or World(), folder_of(folder, progress)
     if world.leads:
         _tidy(folder)
-        tensors, parts = state.collect(module, optimiser, best), dict[str, artifact.FileFacts]()
+        tensors, parts = state.collect(module, optimizer, best), dict[str, artifact.FileFacts]()
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         with artifact.staged(target, "checkpoint", size_hint=size, known=parts, run=fingerprint) as staging:
             if sharded:
@@ -85,7 +85,7 @@ def save(
         artifact.verify(target, "checkpoint", trusted=parts)
         _retain(folder, target, keep)
     elif sharded:
-        _write_part(state.collect(module, optimiser, best), world, None)
+        _write_part(state.collect(module, optimizer, best), world, None)
     world.wait()
     return target
 
@@ -93,7 +93,7 @@ def save(
 def restore(
     folder: Path,
     module: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     fingerprint: str,
     world: World | None = None,
 ) -> tuple[Progress, dict[str, torch.Tensor], list[str]] | None:
@@ -111,10 +111,10 @@ def restore(
     reader = HuggingFaceStorageReader(str(candidate))
     stored = reader.read_metadata().state_dict_metadata
     shapes = {n: (m.size, m.properties.dtype) for n, m in stored.items() if isinstance(m, TensorStorageMetadata)}
-    tensors = state.wanted(module, optimiser, shapes, str(candidate))
+    tensors = state.wanted(module, optimizer, shapes, str(candidate))
     with _quiet():
         dcp.load(tensors, storage_reader=reader, no_dist=True)
-    return progress, state.put_back(module, optimiser, tensors), passed_over
+    return progress, state.put_back(module, optimizer, tensors), passed_over
 
 
 def folder_of(folder: Path, progress: Progress) -> Path:

@@ -19,8 +19,8 @@ def compile_layers(module: torch.nn.Module) -> int:
     """
     if shutil.which("g++") is None and shutil.which("clang++") is None and shutil.which("cl") is None:
         raise ResourceError(
-            "training.compile needs a C++ compiler, and there is none",
-            do="Install g++ or set training.compile to false",
+            "training.torch_compile needs a C++ compiler, and there is none",
+            do="Install g++ or set training.torch_compile to false",
         )
     _compute_masks_when_needed()
     from headstart.training import t5_bias  # it loads T5's network, for which evaluations need not wait

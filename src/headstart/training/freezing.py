@@ -13,7 +13,7 @@ from headstart.core.errors import RecipeError
 class Freezing:
     """Holds back the groups of parameters whose start has not come; which those are depends on the share alone.
 
-    A parameter without gradient is passed over by the optimiser: no update, no decay, no count of steps.
+    A parameter without gradient is passed over by the optimizer: no update, no decay, no count of steps.
     """
 
     def __init__(self, module: torch.nn.Module, groups: Sequence[ParameterGroup]) -> None:

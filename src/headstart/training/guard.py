@@ -15,7 +15,7 @@ from headstart.core.errors import HeadstartError
 from headstart.training.checkpoint import Progress
 
 WINDOW = 128
-"""Good steps by which a spike is told from noise (as in OLMo's skip-step optimiser, which looks back 128)."""
+"""Good steps by which a spike is told from noise (as in OLMo's skip-step optimizer, which looks back 128)."""
 _ENOUGH = 32
 """Good steps before anything can be called a spike."""
 _DEVIATIONS = 6.0
@@ -34,7 +34,7 @@ class DivergedError(HeadstartError):
     """The loss or its gradient stayed infinite or undefined for many steps."""
 
 
-class Guard:
+class NanGuard:
     """Judges every step by its loss and gradient norm, before the update."""
 
     def __init__(self, logs: Path | None, limit: int) -> None:

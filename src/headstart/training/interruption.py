@@ -22,10 +22,10 @@ class Stopped(KeyboardInterrupt):
     """A run was asked to stop and has saved itself; started again, it goes on from there."""
 
 
-class Notice:
+class StopSignal:
     """Listens for the wish to stop while a run is under way, and lets it finish what it is doing.
 
-    A step changes weights, optimiser and counters one after the other; saved between two of them, a run could not be
+    A step changes weights, optimizer and counters one after the other; saved between two of them, a run could not be
     gone on with exactly. A second Ctrl-C ends the process at once: the last checkpoint is whole, whatever is written.
     Only the main thread receives signals; elsewhere the file alone counts.
     """

@@ -14,24 +14,23 @@ import torch
 from headstart.core.contracts import Learner
 from headstart.core.data import Batch, Sample
 from headstart.core.errors import RecipeError
-from headstart.training import checkpoint, compilation, progress, schedule
-from headstart.training import optimizer as optimiser
+from headstart.training import checkpoint, compilation, optimizer, progress, schedule
 from headstart.training.batches import batches_from, global_batch
-from headstart.training.budget import Budget, Spent
+from headstart.training.budget import Budget, Usage
 from headstart.training.checkpoint import Progress
 from headstart.training.freezing import Freezing
-from headstart.training.guard import Guard
-from headstart.training.interruption import Notice
+from headstart.training.guard import NanGuard
+from headstart.training.interruption import StopSignal
 from headstart.training.phases import Phase, Phases, growing
 from headstart.training.progress import Tracker
 from headstart.training.settings import TrainingSettings
 from headstart.training.sharding import require_even
-from headstart.training.step import Stepper
+from headstart.training.step import TrainStep
 from headstart.training.world import World
 
 
 @dataclass
-class Outcome:
+class TrainResult:
     """What a finished loop hands back."""
 
     progress: Progress
@@ -57,7 +56,7 @@ class Loop:
         later: Sequence[Phase] = (),
         world: World | None = None,
     ) -> None:
-        """Set up optimiser and budget; `folder` receives `checkpoints/`, `fingerprint` ties them to the recipe.
+        """Set up optimizer and budget; `folder` receives `checkpoints/`, `fingerprint` ties them to the recipe.
 
         With `keep_best`, the weights with the highest first value of `learner.validate()` are the result. The
         learner's own samples are read until a `later` phase begins; epochs of the budget are counted in them.
@@ -70,41 +69,42 @@ class Loop:
         _require_work_for_all(self.phases, self.world, settings)
         self.budget = Budget.parse(settings.budget).in_steps(batch_size, len(learner))
         self.checkpoints, self.fingerprint = folder / "checkpoints", fingerprint
-        if settings.patience is not None and not keep_best:
+        if settings.early_stopping_patience is not None and not keep_best:
             raise RecipeError(
-                f"training.patience is {settings.patience}, and this run ends with its last weights, not its best",
+                f"training.early_stopping_patience is {settings.early_stopping_patience}, "
+                "and this run keeps its last weights, not its best",
                 allowed="Fine-tuning can stop early; pre-training spends its budget",
-                do="Leave training.patience out",
+                do="Leave training.early_stopping_patience out",
             )
         self.keep_best = keep_best
-        if settings.compile:
+        if settings.torch_compile:
             compilation.compile_layers(learner.module)
-        self.stepper = Stepper(learner, settings, seed, self.world)
+        self.stepper = TrainStep(learner, settings, seed, self.world)
         groups = learner.parameter_groups()
-        self.optimiser = optimiser.build(learner.module, groups, settings)
+        self.optimizer = optimizer.build(learner.module, groups, settings)
         self.trained = {name for group in groups for name in group.names}
         self.freezing = Freezing(learner.module, groups)
-        self.guard = Guard(folder / "logs" if self.world.leads else None, settings.stop_after_bad_steps)
-        self.notice = Notice(folder if self.world.leads else None)
+        self.guard = NanGuard(folder / "logs" if self.world.leads else None, settings.stop_after_bad_steps)
+        self.notice = StopSignal(folder if self.world.leads else None)
         self.progress = Progress()
         self.best: dict[str, torch.Tensor] = {}
 
-    def restore(self) -> Outcome:
+    def restore(self) -> TrainResult:
         """Go to the newest checkpoint that verifies, if there is one, and say which were passed over."""
-        found = checkpoint.restore(self.checkpoints, self.learner.module, self.optimiser, self.fingerprint, self.world)
+        found = checkpoint.restore(self.checkpoints, self.learner.module, self.optimizer, self.fingerprint, self.world)
         if found is None:
-            return Outcome(self.progress)
+            return TrainResult(self.progress)
         self.progress, self.best, passed_over = found
         for fault in passed_over if self.world.leads else ():
             print(f"a checkpoint was passed over: {fault}", file=sys.stderr, flush=True)
-        return Outcome(self.progress, resumed_from=self.progress.step, passed_over=passed_over)
+        return TrainResult(self.progress, resumed_from=self.progress.step, passed_over=passed_over)
 
-    def run(self, trackers: Sequence[Tracker] = ()) -> Outcome:
+    def run(self, trackers: Sequence[Tracker] = ()) -> TrainResult:
         """Train until the budget or the patience is spent, measure once more, and leave the best or last weights.
 
-        Asked to stop (see `Notice`), it finishes its step, saves, and raises `Stopped`.
+        Asked to stop (see `StopSignal`), it finishes its step, saves, and raises `Stopped`.
         """
-        outcome = Outcome(self.progress, resumed_from=self.progress.step)
+        outcome = TrainResult(self.progress, resumed_from=self.progress.step)
         self.guard.resume(self.progress.step)
         self._start_clock()
         saved_at = self.progress.seconds
@@ -117,7 +117,7 @@ class Loop:
                     self.stepper.spread.wrap()
                 if self.phases.enter(self.progress, self.share()) or steps is None:
                     # A new reader: what the old one has read ahead is of the phase before.
-                    if steps is not None and self.settings.compile:
+                    if steps is not None and self.settings.torch_compile:
                         compilation.forget_shapes()
                     steps = self._batches()
                 loss, norm, rate, stop = self._step(next(steps))
@@ -137,7 +137,7 @@ class Loop:
                     evaluated = self._evaluation_number()
                     outcome.validation, measured_at = self._evaluate(trackers), self.progress.step
                 # By the leader's clock, like everything that all processes must decide alike.
-                due = self.progress.seconds - saved_at >= 60 * self.settings.save_minutes and share < 1
+                due = self.progress.seconds - saved_at >= 60 * self.settings.save_interval_minutes and share < 1
                 # Several processes have agreed on this during the step; one alone may look again.
                 stop = stop or (self.world.size == 1 and self.notice.asked())
                 if stop or due:
@@ -169,13 +169,13 @@ class Loop:
     def share(self) -> float:
         """Return the share of the budget that is spent."""
         p = self.progress
-        return self.budget.share(Spent(p.seconds, p.tokens, p.step, p.flops))
+        return self.budget.share(Usage(p.seconds, p.tokens, p.step, p.flops))
 
     def save(self) -> Path:
         """Write a checkpoint now."""
         self._tick()
         return checkpoint.save(
-            self.checkpoints, self.learner.module, self.optimiser, self.progress, self.best, self.fingerprint,
+            self.checkpoints, self.learner.module, self.optimizer, self.progress, self.best, self.fingerprint,
             self.settings.save_total_limit, self.world, self.stepper.spread.sharded,
         )  # fmt: skip
 
@@ -195,15 +195,15 @@ class Loop:
         rate = self.settings.learning_rate * schedule.rate_factor(
             self.share(), self.settings.lr_scheduler_type, self.settings.warmup_ratio
         )
-        optimiser.set_rate(self.optimiser, rate)
+        optimizer.set_rate(self.optimizer, rate)
         found = self.stepper.gradients(micro_batches, self.progress.step, self.notice.asked, self._clock)
         phase = self.phases.current(self.progress)
         if self.guard.admits(
             self.progress, found.loss, found.norm, self._samples,
             lambda: self.stepper.row_losses(phase.feed, self._samples()),
         ):  # fmt: skip
-            self.optimiser.step()
-        self.optimiser.zero_grad()
+            self.optimizer.step()
+        self.optimizer.zero_grad()
         self.progress.step += 1
         self.progress.samples += phase.samples
         self.progress.tokens += found.tokens
@@ -217,7 +217,7 @@ class Loop:
         return global_batch(phase.feed, step, phase.samples, self.seed, self.phases.feed_before(self.progress))
 
     def _evaluation_number(self) -> int:
-        return int(min(self.share(), 1.0) * self.settings.evaluations + 1e-9)
+        return int(min(self.share(), 1.0) * self.settings.eval_count + 1e-9)
 
     def _evaluate(self, trackers: Sequence[Tracker]) -> dict[str, float]:
         values = self._validate()
@@ -235,7 +235,10 @@ class Loop:
         return values
 
     def _out_of_patience(self) -> bool:
-        return self.settings.patience is not None and self.progress.unimproved >= self.settings.patience
+        return (
+            self.settings.early_stopping_patience is not None
+            and self.progress.unimproved >= self.settings.early_stopping_patience
+        )
 
     def _validate(self) -> dict[str, float]:
         """Measure held-out data: in the leader, or in all processes where none holds the whole module."""

@@ -1,4 +1,4 @@
-"""Muon for the matrices of repeated layers and AdamW for all else, as one optimiser.
+"""Muon for the matrices of repeated layers and AdamW for all else, as one optimizer.
 
 torch has both; what it has not is the pair under one state, which is what a checkpoint saves and a schedule sets, and a
 Muon for processors: torch's orthogonalises in bf16 whatever the machine, which took 3.8 of the 7.0 seconds of a small
@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float, momentum: float
     ) -> None:
-        """Take groups as torch's optimisers do, each with a flag `orthogonal`."""
+        """Take groups as torch's optimizers do, each with a flag `orthogonal`."""
         self.momentum = momentum
         rest = [group for group in groups if not group["orthogonal"]]
         self._adamw = torch.optim.AdamW(rest, lr=lr, betas=betas, eps=eps, fused=True) if rest else None

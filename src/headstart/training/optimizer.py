@@ -1,4 +1,4 @@
-"""The optimiser over groups of equal learning-rate factor, with weight decay on matrices only."""
+"""The optimizer over groups of equal learning-rate factor, with weight decay on matrices only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headstart.training.settings import TrainingSettings
 def build(
     module: torch.nn.Module, groups: Sequence[ParameterGroup], settings: TrainingSettings
 ) -> torch.optim.Optimizer:
-    """Return the optimiser over the named parameters; each group keeps its `lr_scale`, and vectors do not decay."""
+    """Return the optimizer over the named parameters; each group keeps its `lr_scale`, and vectors do not decay."""
     by_name = dict(module.named_parameters())
     orthogonal = {id(matrix) for matrix in layer_matrices(module)} if settings.optim == "muon" else set()
     arms: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def build(
     return torch.optim.AdamW(arms, lr=settings.learning_rate, betas=betas, eps=settings.adam_epsilon, fused=True)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group to `rate` times the group's factor."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]

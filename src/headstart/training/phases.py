@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from headstart.core.contracts import Feed
+from headstart.core.contracts import BatchSource
 from headstart.training.checkpoint import Progress
 
 
@@ -17,7 +17,7 @@ class Phase:
 
     start: float
     """The share of the budget at which it begins; 0 for the first."""
-    feed: Feed
+    feed: BatchSource
     batch_size: int
     flops_per_token: float = 0.0
     part: float = 1.0

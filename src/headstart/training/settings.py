@@ -48,16 +48,16 @@ class TrainingSettings(Section):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the processor multiplies it in hardware"
     )
-    compile: bool = Field(False, description="compile the layers; pays for itself after some minutes of training")
-    evaluations: int = Field(10, ge=0, description="how often held-out data is measured over the budget")
-    patience: int | None = Field(
+    torch_compile: bool = Field(False, description="compile the layers; pays for itself after some minutes of training")
+    eval_count: int = Field(10, ge=0, description="how often held-out data is measured over the budget")
+    early_stopping_patience: int | None = Field(
         None,
         ge=1,
         description="stop when held-out data has not improved for so many measurements in a row; fine-tuning alone, "
         "which keeps its best weights; by default the budget ends a run",
     )
     logging_steps: int = Field(10, ge=1)
-    save_minutes: float = Field(5.0, gt=0, description="how much work a crash may cost")
+    save_interval_minutes: float = Field(5.0, gt=0, description="how much work a crash may cost")
     save_total_limit: int = Field(2, ge=1, description="checkpoints kept")
     dataloader_num_workers: int = Field(0, ge=0, description="processes that prepare batches; 0: the training process")
     parallel: Literal["ddp", "fsdp"] = Field(
@@ -79,10 +79,10 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _fit_each_other(self) -> Self:
-        if self.patience is not None and self.patience >= self.evaluations:
+        if self.early_stopping_patience is not None and self.early_stopping_patience >= self.eval_count:
             raise ValueError(
-                f"patience is {self.patience} and evaluations is {self.evaluations}: the run would be over before it "
-                "runs out of patience. Raise evaluations, or lower patience."
+                f"early_stopping_patience is {self.early_stopping_patience} and eval_count is {self.eval_count}, so "
+                "the run would never stop early. Raise eval_count, or lower early_stopping_patience."
             )
         if self.batch_warmup_ratio and Budget.parse(self.budget).unit == "epochs":
             raise ValueError(

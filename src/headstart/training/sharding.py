@@ -16,7 +16,7 @@ from headstart.training.world import World
 
 
 class Sharded:
-    """A module whose weights, gradients and optimiser state are spread over the processes of a world.
+    """A module whose weights, gradients and optimizer state are spread over the processes of a world.
 
     A layer's weights are gathered while it runs and let go of after it; those outside of repeated layers (embeddings,
     head) while the module runs. The weights that each process has made must be the same.

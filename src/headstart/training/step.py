@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.tensor import DTensor
 
-from headstart.core.contracts import Feed, Learner
+from headstart.core.contracts import BatchSource, Learner
 from headstart.core.data import Batch, Sample
 from headstart.core.randomness import integer
 from headstart.training import precision
@@ -33,7 +33,7 @@ class Gradients:
     """What the leader's clock says."""
 
 
-class Stepper:
+class TrainStep:
     """Runs a learner forwards and backwards on the share of a global batch that falls to this process."""
 
     def __init__(self, learner: Learner, settings: TrainingSettings, seed: int, world: World) -> None:
@@ -73,7 +73,7 @@ class Stepper:
         said = world.total(total, tokens, stop(), clock() if world.leads else 0.0)
         return Gradients(said[0], norm, int(said[1]), said[2] > 0, said[3])
 
-    def row_losses(self, feed: Feed, samples: Sequence[Sample]) -> dict[Sample, float]:
+    def row_losses(self, feed: BatchSource, samples: Sequence[Sample]) -> dict[Sample, float]:
         """Return the loss per prediction of each row by itself, without dropout, in this process alone.
 
         Empty where no process can run the module by itself.
@@ -95,7 +95,7 @@ class Stepper:
 
     def eager(self) -> AbstractContextManager[object]:
         """Return a context for shapes that come once: compiling for them costs more than it gives."""
-        return torch.compiler.set_stance("force_eager") if self.settings.compile else nullcontext()
+        return torch.compiler.set_stance("force_eager") if self.settings.torch_compile else nullcontext()
 
     def _on_device(self, batch: Batch) -> Batch:
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}

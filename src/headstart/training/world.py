@@ -69,7 +69,7 @@ class World:
         return values
 
     @contextmanager
-    def leader_first(self) -> Iterator[None]:
+    def main_first(self) -> Iterator[None]:
         """Let the leader through the block before the others, who find what it has made."""
         if not self.leads:
             self.wait()

@@ -209,7 +209,7 @@ def _labelled(place: Path, chance: random.Random) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headstart.core.data import Column
+    from headstart.core.data import InputColumn
     from headstart.tasks.labelled import LABEL, TEXT, read
 
     rows = [(_sentence(chance), chance.choice(["yes", "no"])) for _ in range(chance.randint(1, 40))]
@@ -223,7 +223,7 @@ def _labelled(place: Path, chance: random.Random) -> str:
         mark = "," if suffix == "csv" else "\t"
         path.write_text(f"text{mark}label\n" + "".join(f"{t}{mark}{label}\n" for t, label in rows))
     path.write_bytes(_spoil(path.read_bytes(), chance))
-    columns = [Column("text", TEXT, "task.text"), Column("label", LABEL, "task.label", is_gold=True)]
+    columns = [InputColumn("text", TEXT, "task.text"), InputColumn("label", LABEL, "task.label", is_gold=True)]
     examples = read(path, columns)
     assert all(len(values) == len(examples.labels) for values in examples.columns.values())
     return "read whole"

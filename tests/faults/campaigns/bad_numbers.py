@@ -7,7 +7,7 @@ import json
 from .report import Found
 from .subjects import Ground
 
-# Lays the trap in the child: every other step is poisoned, and weights and optimiser are compared around it.
+# Lays the trap in the child: every other step is poisoned, and weights and optimizer are compared around it.
 _TRAP = """
 import json, hashlib, pathlib, random, torch
 from headstart.training import loop as loops
@@ -22,7 +22,7 @@ def digest(loop):
     found = hashlib.sha256()
     for parameter in loop.learner.module.parameters():
         found.update(parameter.detach().numpy().tobytes())
-        for value in loop.optimiser.state.get(parameter, {{}}).values():
+        for value in loop.optimizer.state.get(parameter, {{}}).values():
             found.update(value.numpy().tobytes())
     return found.hexdigest()
 
@@ -81,7 +81,7 @@ def campaign(ground: Ground, count: int, seed: int = 0) -> Found:
     folder, notes = ground.fresh("poisoned"), ground.fresh("poison")
     notes.mkdir()
     # The warm-up is short, so that a good step between two bad ones moves the weights.
-    settings = (f"training.budget={steps} steps", "training.row_length=32", "training.save_minutes=100")
+    settings = (f"training.budget={steps} steps", "training.seq_length=32", "training.save_interval_minutes=100")
     command = ground.command("masked_lm", folder, *settings)
     ground.nursery.run(command, code=_TRAP.format(folder=str(notes), seed=seed, count=count))
     told = json.loads((notes / "told.json").read_text())

@@ -15,12 +15,12 @@ from headstart.training.checkpoint import Progress
 folder, count, chance = pathlib.Path({folder!r}), {count}, random.Random({seed})
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-optimiser = torch.optim.AdamW(module.parameters())
+optimizer = torch.optim.AdamW(module.parameters())
 kept = {{}}
 for step in (1, 2):
     module(torch.ones(1, 8)).sum().backward()
-    optimiser.step()
-    checkpoint.save(folder / "checkpoints", module, optimiser, Progress(step=step), {{}}, "run", keep=2)
+    optimizer.step()
+    checkpoint.save(folder / "checkpoints", module, optimizer, Progress(step=step), {{}}, "run", keep=2)
     kept[step] = {{name: value.clone() for name, value in module.state_dict().items()}}
 newest = folder / "checkpoints" / "step-000000002"
 files = sorted(path for path in newest.iterdir())
@@ -42,14 +42,14 @@ for number in range(count):
     else:
         path.unlink()
     try:
-        progress, _, passed_over = checkpoint.restore(folder / "checkpoints", module, optimiser, "run")
+        progress, _, passed_over = checkpoint.restore(folder / "checkpoints", module, optimizer, "run")
         same = all(torch.equal(value, kept[1][name]) for name, value in module.state_dict().items())
         if progress.step != 1 or len(passed_over) != 1 or newest.name not in passed_over[0] or not same:
             failures.append(f"{{number}}: {{how}} in {{path.name}} was not caught")
     except Exception as error:
         failures.append(f"{{number}}: {{how}} in {{path.name}}: {{type(error).__name__}}: {{error}}")
     path.write_bytes(content)
-progress, _, passed_over = checkpoint.restore(folder / "checkpoints", module, optimiser, "run")
+progress, _, passed_over = checkpoint.restore(folder / "checkpoints", module, optimizer, "run")
 assert progress.step == 2 and not passed_over, "mended, it is taken again"
 (folder / "found.json").write_text(json.dumps([failures, kinds, [path.name for path in files]]))
 os._exit(0)

@@ -48,8 +48,8 @@ def campaign(ground: Ground, blocks: int, seed: int = 0) -> Found:
     count = blocks * _BLOCK
     settings = (
         "backbone={family: encoder, kind: modernbert, size: mini, dropout: 0.1}", f"training.budget={count} steps",
-        "training.row_length=128", "training.batch_tokens=4096", "training.micro_batch_size=null",
-        "training.evaluations=0", "training.save_minutes=100", f"seed={seed}",
+        "training.seq_length=128", "training.batch_tokens=4096", "training.micro_batch_size=null",
+        "training.eval_count=0", "training.save_interval_minutes=100", f"seed={seed}",
     )  # fmt: skip
     command = ground.command("masked_lm", folder, *settings)
     ground.nursery.run(command, code=_TRAP.format(folder=str(notes), block=_BLOCK, count=count))

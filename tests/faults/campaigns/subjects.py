@@ -17,31 +17,32 @@ STEPS = 16
 
 # Every step is logged, and saved if there is time: about as long is spent in saves as in steps.
 _COMMON = (
-    "warm_start=null", "tokenizer.vocab=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps",
-    "training.evaluations=2",
-    "training.logging_steps=1", "training.save_minutes=0.0005", "training.micro_batch_size=8",
+    "warm_start=null", "tokenizer.vocab_size=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps",
+    "training.eval_count=2",
+    "training.logging_steps=1", "training.save_interval_minutes=0.0005", "training.micro_batch_size=8",
     "training.precision=fp32", "corpus.files=[{corpus}]", "corpus.prepared={prepared}", "training.batch_tokens=512",
 )  # fmt: skip
-_LENGTHS = "training.row_length=[{length: 32, share: 0.5}, {length: 64, share: 0.5}]"
+_LENGTHS = "training.seq_length=[{length: 32, share: 0.5}, {length: 64, share: 0.5}]"
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "masked_lm": (
         "backbone={family: encoder, kind: modernbert, size: tiny, dropout: 0.1}", "objective=masked_lm", _LENGTHS,
     ),
     "causal_lm": (
         "backbone={family: decoder, kind: gpt2, size: tiny, dropout: 0.1}", "objective=causal_lm",
-        "training.row_length=32", "training.optim=muon",
+        "training.seq_length=32", "training.optim=muon",
     ),
     "encoder-decoder": (
-        "backbone={family: encoder-decoder, kind: t5, size: tiny, dropout: 0.1}", "training.row_length=32",
+        "backbone={family: encoder-decoder, kind: t5, size: tiny, dropout: 0.1}", "training.seq_length=32",
         "objective={name: mixture, objectives: [{name: span_corruption, weight: 2}, {name: prefix_lm, weight: 1}]}",
     ),
 }  # fmt: skip
 FINETUNED = "gradual unfreezing"
 """The subject that is fine-tuned, its layers beginning to move one after the other."""
 _FINETUNED = (
-    "seeds=1", "company=[]", "data.labels=100", "adaptation=gradual_unfreezing", f"training.budget={STEPS} steps",
-    "training.batch_size=16", "training.micro_batch_size=8", "training.max_length=32", "training.evaluations=4",
-    "training.logging_steps=1", "training.save_minutes=0.0005", "training.precision=fp32",
+    "seeds=1", "compare_with=[]", "data.train_rows=100", "adaptation=gradual_unfreezing",
+    f"training.budget={STEPS} steps", "training.batch_size=16", "training.micro_batch_size=8",
+    "training.max_length=32", "training.eval_count=4",
+    "training.logging_steps=1", "training.save_interval_minutes=0.0005", "training.precision=fp32",
 )  # fmt: skip
 
 

@@ -27,22 +27,22 @@ from headstart.training.checkpoint import Progress
 folder = pathlib.Path({folder!r})
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-optimiser = torch.optim.AdamW(module.parameters())
+optimizer = torch.optim.AdamW(module.parameters())
 
 def advance(step):
     module(torch.ones(1, 8)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     return Progress(step=step)
 
 def restored():
-    found = checkpoint.restore(folder, module, optimiser, "run")
+    found = checkpoint.restore(folder, module, optimizer, "run")
     return found[0].step if found else 0
 """
 _FIRST = (
     _SAVE
     + """
 for step in (1, 2):
-    checkpoint.save(folder, module, optimiser, advance(step), {{}}, "run", keep=2)
+    checkpoint.save(folder, module, optimizer, advance(step), {{}}, "run", keep=2)
 os._exit(0)
 """
 )
@@ -52,7 +52,7 @@ _THIRD = (
 assert restored() == 2
 progress = advance(3)
 os.kill(os.getpid(), signal.SIGSTOP)
-checkpoint.save(folder, module, optimiser, progress, {{}}, "run", keep=2)
+checkpoint.save(folder, module, optimizer, progress, {{}}, "run", keep=2)
 os._exit(0)
 """
 )
@@ -62,7 +62,7 @@ _CHECK = (
     + """
 step = restored()
 assert step in (2, 3), step
-checkpoint.save(folder, module, optimiser, advance(4), {{}}, "run", keep=2)
+checkpoint.save(folder, module, optimizer, advance(4), {{}}, "run", keep=2)
 left = sorted(path.name for path in folder.iterdir())
 assert left == [f"step-{{step:09d}}", "step-000000004"], left
 assert restored() == 4

@@ -58,7 +58,7 @@ def _batches(ground: Ground, subject: str, ways: list[tuple[int, int]], workers:
     notes.mkdir()
     for size, stop in ways:
         command = ground.command(
-            subject, folder, f"training.dataloader_num_workers={workers}", "training.save_minutes=100"
+            subject, folder, f"training.dataloader_num_workers={workers}", "training.save_interval_minutes=100"
         )
         last = stop == STEPS
         code = _TRAP.format(folder=str(notes), stop_at=STEPS + 1 if last else stop)

@@ -67,12 +67,12 @@ class Pretrained:
         """Trains at a high rate; returns the names of what could move and of what did."""
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         moves = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
         torch.manual_seed(0)
         for _ in range(steps):
             (main(model.train()(**self.batch)) - 1).square().mean().backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         return moves, {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
 
 

@@ -39,13 +39,13 @@ def body_of(model) -> dict[str, torch.Tensor]:
 
 
 def train(given, model, steps: int = 6) -> None:
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, weight_decay=0.5)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, weight_decay=0.5)
     for step in range(steps):
         model.train()
         loss = given.task.loss(model, given.batch(step % 3, 5, 7))
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def test_remembered_states_equal_computed_ones(modern):

@@ -37,7 +37,7 @@ def test_the_loop_moves_one_layer_more_at_each_stage(given_of, tmp_path):
     known = levels(model)
     learner = TaskLearner(model, given.task, method, given.reading, given.encoded, given.encoded, ["yes", "no"] * 12)
     training = FinetuneTraining(
-        budget="12 steps", batch_size=8, logging_steps=1, evaluations=0, precision="fp32", weight_decay=0.1
+        budget="12 steps", batch_size=8, logging_steps=1, eval_count=0, precision="fp32", weight_decay=0.1
     )
     loop = Loop(
         learner, settings_of(training, method.config), batch_size=8, seed=0, folder=tmp_path, fingerprint="test"

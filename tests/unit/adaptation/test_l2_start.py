@@ -41,11 +41,11 @@ def test_a_strong_pull_keeps_the_body_near_its_start(given_of):
         method = L2Start(L2Start.Config(pull=pull))
         model = method.adapt(given.source).eval()
         start = [p.detach().clone() for p in model.base_model.parameters()]
-        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
         for step in range(15):
             method.loss(given.task, model, given.batch(step % 4, 5, 7)).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         return sum((p - s).square().sum().item() for p, s in zip(model.base_model.parameters(), start, strict=True))
 
     assert distance(10.0) < 0.5 * distance(0.0)

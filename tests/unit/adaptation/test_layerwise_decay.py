@@ -6,7 +6,7 @@ import pytest
 
 from headstart.adaptation.layers import levels
 from headstart.adaptation.layerwise_decay import LayerwiseDecay
-from headstart.training import optimizer as optimiser
+from headstart.training import optimizer
 from headstart.training.settings import TrainingSettings
 
 
@@ -23,8 +23,8 @@ def test_rates_fall_from_the_head_to_the_embeddings(given_of, kind):
 def test_the_optimiser_steps_by_them(given_of):
     method = LayerwiseDecay()
     model = method.adapt(given_of("modernbert").source)
-    built = optimiser.build(model, method.groups(model), TrainingSettings(learning_rate=0.01))
-    optimiser.set_rate(built, 0.01)
+    built = optimizer.build(model, method.groups(model), TrainingSettings(learning_rate=0.01))
+    optimizer.set_rate(built, 0.01)
     rates = {id(p): group["lr"] for group in built.param_groups for p in group["params"]}
     assert rates[id(model.classifier.weight)] == pytest.approx(0.01)
     assert rates[id(model.model.embeddings.tok_embeddings.weight)] == pytest.approx(0.01 * 0.9**3)

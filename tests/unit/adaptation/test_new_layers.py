@@ -75,10 +75,10 @@ def test_a_perceptron_begins_as_nothing_and_is_trained_on_remembered_states(give
     body = model.base_model
     assert len(body.known) == 3 and body.top.inner.out_features == 24
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for _ in range(2):
         given.loss(model, 0, 1, 2).backward()
-        optimiser.step()
+        optimizer.step()
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert {name for name in moved if ".top." in name} == {f"{model.base_model_prefix}.top.{name}" for name, _ in
                                                            body.top.named_parameters()}  # fmt: skip

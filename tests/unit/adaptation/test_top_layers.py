@@ -24,9 +24,9 @@ def test_frozen_layers_get_no_gradient_and_do_not_move(given_of):
     model = method.adapt(given.source)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     (group,) = method.groups(model)
-    optimiser = torch.optim.AdamW([model.get_parameter(name) for name in group.names], lr=0.1, weight_decay=0.5)
+    optimizer = torch.optim.AdamW([model.get_parameter(name) for name in group.names], lr=0.1, weight_decay=0.5)
     given.loss(model, 0, 1, 2).backward()
-    optimiser.step()
+    optimizer.step()
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved and min(levels(model)[name] for name in moved) == 2
     assert all(p.grad is None for name, p in model.named_parameters() if levels(model)[name] < 2)

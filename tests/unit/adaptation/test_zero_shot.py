@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import AutoModel
 
-from headstart.adaptation.zero_shot import AsIs
+from headstart.adaptation.zero_shot import ZeroShot
 from headstart.core.errors import ArtifactError
 from headstart.tasks.classify import Classify
 from headstart.tasks.language_model import LanguageModel
@@ -14,14 +14,14 @@ from headstart.tasks.source import CheckpointFolder
 
 
 def test_nothing_requires_a_gradient(checkpoint):
-    model = AsIs().adapt(CheckpointFolder(checkpoint("bert"), LanguageModel(LanguageModel.Config()), seed=0))
+    model = ZeroShot().adapt(CheckpointFolder(checkpoint("bert"), LanguageModel(LanguageModel.Config()), seed=0))
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_a_head_that_would_be_new_is_refused(checkpoint, tmp_path, tiny_tokenizer):
-    assert "never trained" in str(AsIs().supports(Classify(Classify.Config()), "encoder"))
-    assert AsIs().supports(Prompt(Prompt.Config()), "decoder") is None
+    assert "never trained" in str(ZeroShot().supports(Classify(Classify.Config()), "encoder"))
+    assert ZeroShot().supports(Prompt(Prompt.Config()), "decoder") is None
     AutoModel.from_pretrained(str(checkpoint("bert"))).save_pretrained(str(tmp_path))
     tiny_tokenizer.save_pretrained(str(tmp_path))
     with pytest.raises(ArtifactError, match=r"lacks .* by which BertForMaskedLM predicts words"):
-        AsIs().adapt(CheckpointFolder(tmp_path, Prompt(Prompt.Config()), seed=0))
+        ZeroShot().adapt(CheckpointFolder(tmp_path, Prompt(Prompt.Config()), seed=0))

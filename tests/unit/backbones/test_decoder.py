@@ -18,10 +18,10 @@ from headstart.core.errors import RecipeError
 KINDS = get_args(Decoder.Config.model_fields["kind"].annotation)
 
 
-def build(size, kind, vocab=300, row_length=32, auto_class="AutoModelForCausalLM", scale=1.0, changes=None, **settings):
+def build(size, kind, vocab=300, seq_length=32, auto_class="AutoModelForCausalLM", scale=1.0, changes=None, **settings):
     known = Vocabulary(vocab, 0, 2, 3, 4, special=np.arange(vocab) < 5, starts_word=np.ones(vocab, dtype=bool))
     decoder = Decoder(Decoder.Config(kind=kind, size=size, **settings))
-    return decoder.build(known, row_length, auto_class, scale, **(changes or {}))
+    return decoder.build(known, seq_length, auto_class, scale, **(changes or {}))
 
 
 def build_without_weights(*arguments, **settings):
@@ -42,15 +42,15 @@ def test_the_three_kinds():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_reads_its_longest_row_and_no_more(kind):
     torch.manual_seed(0)
-    model = build("tiny", kind, row_length=64, max_length=64).eval()
+    model = build("tiny", kind, seq_length=64, max_length=64).eval()
     assert type(model) in AutoModelForCausalLM._model_mapping.values()
     assert shape(model) == (2, 128, 2)
     with torch.no_grad():
         logits = model(input_ids=torch.randint(5, 300, (2, 64))).logits
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
-    with pytest.raises(RecipeError, match=r"row_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
-        build("tiny", kind, row_length=65, max_length=64)
+    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
+        build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,9 +22,9 @@ def vocabulary(size: int) -> Vocabulary:
     return Vocabulary(size, 0, 2, 3, 4, special=np.arange(size) < 5, starts_word=np.ones(size, dtype=bool))
 
 
-def build(size, kind="bert", vocab=300, row_length=32, **settings):
+def build(size, kind="bert", vocab=300, seq_length=32, **settings):
     return Encoder(Encoder.Config(kind=kind, size=size, **settings)).build(
-        vocabulary(vocab), row_length, "AutoModelForMaskedLM"
+        vocabulary(vocab), seq_length, "AutoModelForMaskedLM"
     )
 
 
@@ -50,7 +50,7 @@ def test_the_six_kinds():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_reads_its_longest_row_and_no_more(kind):
     torch.manual_seed(0)
-    model = build("tiny", kind, row_length=64, max_length=64).eval()
+    model = build("tiny", kind, seq_length=64, max_length=64).eval()
     assert type(model) in AutoModelForMaskedLM._model_mapping.values()
     assert shape(model) == (2, 128, 2)
     ids = torch.randint(5, 300, (2, 64))
@@ -58,8 +58,8 @@ def test_every_kind_reads_its_longest_row_and_no_more(kind):
         logits = model(input_ids=ids).logits
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
-    with pytest.raises(RecipeError, match=r"row_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
-        build("tiny", kind, row_length=65, max_length=64)
+    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
+        build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,10 +23,10 @@ from headstart.training.sharding import require_untied
 KINDS = get_args(EncoderDecoder.Config.model_fields["kind"].annotation)
 
 
-def build(size, kind, vocab=300, row_length=32, auto_class="AutoModelForSeq2SeqLM", scale=1.0, **settings):
+def build(size, kind, vocab=300, seq_length=32, auto_class="AutoModelForSeq2SeqLM", scale=1.0, **settings):
     known = Vocabulary(vocab, 0, 2, 3, 4, special=np.arange(vocab) < 5, starts_word=np.ones(vocab, dtype=bool))
     config = EncoderDecoder.Config(kind=kind, size=size, **settings)
-    return EncoderDecoder(config).build(known, row_length, auto_class, scale)
+    return EncoderDecoder(config).build(known, seq_length, auto_class, scale)
 
 
 def build_without_weights(*arguments, **settings):
@@ -55,13 +55,13 @@ def test_the_two_kinds():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_reads_its_longest_row_and_no_more(kind):
     torch.manual_seed(0)
-    model = build("tiny", kind, row_length=64, max_length=64)
+    model = build("tiny", kind, seq_length=64, max_length=64)
     assert type(model) in AutoModelForSeq2SeqLM._model_mapping.values()
     found = logits(model, *texts(length=64))
     assert found.shape == (2, 32, 300)
     assert found.isfinite().all()
-    with pytest.raises(RecipeError, match=r"row_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
-        build("tiny", kind, row_length=65, max_length=64)
+    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
+        build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,21 +197,21 @@ def test_a_checkpoint_of_a_tied_model_comes_back_tied(kind, tmp_path):
         module = LossModule(build("tiny", kind, tie=True, dropout=0.0), Loss())
         return module, torch.optim.AdamW(module.parameters(), lr=1e-2)
 
-    def advance(module, optimiser):
+    def advance(module, optimizer):
         module(batch).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     inputs, labels = texts()
     batch = {"input_ids": inputs, "labels": labels}
-    module, optimiser = made(0)
-    advance(module, optimiser)
-    checkpoint.save(tmp_path, module, optimiser, Progress(step=1), {}, "run", keep=1)
+    module, optimizer = made(0)
+    advance(module, optimizer)
+    checkpoint.save(tmp_path, module, optimizer, Progress(step=1), {}, "run", keep=1)
     other, its = made(1)
     assert checkpoint.restore(tmp_path, other, its, "run")[0].step == 1
     assert weight(other) == weight(module)
     for _ in range(2):
-        advance(module, optimiser)
+        advance(module, optimizer)
         advance(other, its)
     for (name, one), (_, two) in zip(module.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(one, two), name

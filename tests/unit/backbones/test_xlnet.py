@@ -17,9 +17,9 @@ from headstart.tasks.source import family_of
 VOCABULARY = Vocabulary(300, 0, 2, 3, 4, special=np.arange(300) < 5, starts_word=np.ones(300, dtype=bool))
 
 
-def build(auto_class="AutoModelForCausalLM", row_length=32, **settings):
+def build(auto_class="AutoModelForCausalLM", seq_length=32, **settings):
     torch.manual_seed(0)
-    return XLNet(XLNet.Config(**{"size": "tiny", **settings})).build(VOCABULARY, row_length, auto_class).eval()
+    return XLNet(XLNet.Config(**{"size": "tiny", **settings})).build(VOCABULARY, seq_length, auto_class).eval()
 
 
 @pytest.mark.parametrize("size", ["tiny", "base"])
@@ -43,8 +43,8 @@ def test_base_weighs_what_the_published_one_does():
 
 
 def test_rows_are_as_long_as_the_recipe_says():
-    with pytest.raises(RecipeError, match=r"row_length is 65; backbone\.max_length is 64"):
-        build(row_length=65, max_length=64)
+    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64"):
+        build(seq_length=65, max_length=64)
     with pytest.raises(ValidationError, match="one of tiny, mini"):
         XLNet.Config(size="huge")
 

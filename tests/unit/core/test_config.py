@@ -54,7 +54,7 @@ def good() -> dict:
 
 def test_every_default_is_filled(tmp_path):
     recipe = config.load(written(tmp_path, PRETRAIN), PretrainRecipe)
-    assert recipe.training.row_length == 128
+    assert recipe.training.seq_length == 128
     assert recipe.objective.rate == 0.15
     assert recipe.backbone.kind == "bert"
     assert config.to_dict(recipe)["objective"]["mask"] == 0.8
@@ -66,7 +66,7 @@ def test_every_default_is_filled(tmp_path):
         ("training.budget=5 min", "training.budget", "5 min"),
         ("training.learning_rate=1e-3", "training.learning_rate", 0.001),
         ("training.learning_rate=2E4", "training.learning_rate", 20000.0),
-        ("training.compile=true", "training.compile", True),
+        ("training.torch_compile=true", "training.torch_compile", True),
         ("corpus.files=[a.txt, b.txt]", "corpus.files", ["a.txt", "b.txt"]),
         ("new.deep.key=3", "new.deep.key", 3),
         ("output=runs/a=b", "output", "runs/a=b"),
@@ -222,7 +222,7 @@ def test_a_budget_that_cannot_be_read_says_how_one_reads():
 
 
 def test_the_company_s_names_are_checked():
-    raw = yaml.safe_load(FINETUNE) | {"company": ["majorty"]}
+    raw = yaml.safe_load(FINETUNE) | {"compare_with": ["majorty"]}
     assert "did you mean 'majority'?" in refused(raw, FinetuneRecipe)
 
 

@@ -11,7 +11,7 @@ import pytest
 from headstart.core import registry
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
-from headstart.evaluation.baselines import Baseline, Unsuited, majority
+from headstart.evaluation.baselines import Baseline, NotApplicable, majority
 from headstart.evaluation.correlations import pearson, spearman
 from headstart.evaluation.labels import accuracy
 from headstart.evaluation.linear import C_GRID
@@ -146,9 +146,9 @@ def test_the_majority_of_tags_is_each_words_own() -> None:
 
 def test_an_svm_has_nothing_to_say_on_lists() -> None:
     tags, texts = Examples({"tokens": [["a"]]}, [["N"]]), Examples({"choices": [["a", "b"]]}, ["a"])
-    with pytest.raises(Unsuited, match="of the kind 'labels'"):
+    with pytest.raises(NotApplicable, match="of the kind 'labels'"):
         svm(tags, tags, tags, metric="token_accuracy", seed=0)
-    with pytest.raises(Unsuited, match="'choices' holds something else"):
+    with pytest.raises(NotApplicable, match="'choices' holds something else"):
         svm(texts, texts, texts, metric="accuracy", seed=0)
 
 
@@ -157,8 +157,8 @@ def test_pairs_without_a_number_to_learn_leave_out_whoever_predicts_one():
     train = Examples({"anchor": ["a", "b"], "positive": ["c", "d"]}, [None, None])
     test = Examples({"sentence1": ["a"], "sentence2": ["b"]}, [2.5])
     for baseline in (majority, svm):
-        with pytest.raises(Unsuited, match="the training rows have none"):
+        with pytest.raises(NotApplicable, match="the training rows have none"):
             baseline(train, test, test, metric="spearman", seed=0)
     scored = Examples(train.columns, [1.0, 2.0])
-    with pytest.raises(Unsuited, match="held-out rows lack some"):
+    with pytest.raises(NotApplicable, match="held-out rows lack some"):
         svm(scored, test, test, metric="spearman", seed=0)

@@ -8,7 +8,7 @@ import pytest
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation import glove
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 
 WORDS = {"good": [1.0, 0.1], "fine": [0.9, 0.0], "bad": [-1.0, 0.1], "poor": [-0.8, 0.0], "day": [0.0, 1.0]}
 
@@ -52,12 +52,12 @@ def test_numbers_are_predicted_as_numbers(vectors):
 
 def test_it_says_what_it_cannot_do(vectors, monkeypatch, tmp_path):
     toy = rows(["good", "bad"])
-    with pytest.raises(Unsuited, match="of the kind 'text'"):
+    with pytest.raises(NotApplicable, match="of the kind 'text'"):
         glove.glove(toy, toy, toy, metric="bleu", seed=0)
     monkeypatch.setenv(glove.VARIABLE, str(tmp_path / "none"))
     monkeypatch.setattr(glove, "_DEFAULT", str(tmp_path / "neither"))
     monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
-    with pytest.raises(Unsuited, match="HEADSTART_GLOVE may name one"):
+    with pytest.raises(NotApplicable, match="HEADSTART_GLOVE may name one"):
         glove.glove(toy, toy, toy, metric="accuracy", seed=0)
 
 

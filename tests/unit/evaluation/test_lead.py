@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.core.data import Examples
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.lead import lead
 
 SOURCES = {"source": ["One is here. Two is there. Three.", "Four it is. Five."]}
@@ -28,7 +28,7 @@ def test_a_translation_is_the_source_as_it_stands():
 
 
 def test_other_rows_are_refused_with_a_reason():
-    with pytest.raises(Unsuited, match="gold values are of the kind 'label'"):
+    with pytest.raises(NotApplicable, match="gold values are of the kind 'label'"):
         run([0, 1], metric="accuracy")
-    with pytest.raises(Unsuited, match="no column holds texts"):
+    with pytest.raises(NotApplicable, match="no column holds texts"):
         run(["a", "b"], {"words": [["a"], ["b"]]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.core.data import Examples
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.overlap import overlap, sentences
 
 CHOICES = Examples(
@@ -47,12 +47,12 @@ def test_an_empty_text_has_no_answer():
 
 @pytest.mark.parametrize("metric", ["bleu", "accuracy", "squad_f1", "spearman"])
 def test_other_rows_are_refused_with_a_reason(metric):
-    with pytest.raises(Unsuited, match=r"^it .*, and "):
+    with pytest.raises(NotApplicable, match=r"^it .*, and "):
         run(TEXTS, metric)
 
 
 def test_labels_that_are_no_numbers_of_choices_are_refused():
-    with pytest.raises(Unsuited, match="no such numbers"):
+    with pytest.raises(NotApplicable, match="no such numbers"):
         run(Examples(CHOICES.columns, ["right", "wrong"]), "accuracy")
 
 

@@ -76,8 +76,8 @@ def test_shares_of_masked_random_and_kept_over_100_000_predictions(whole_words, 
     by_chance = random / (SIZE - 5)
     assert within(same, total, 1 - mask - random + by_chance)
     assert within(total - masked - same, total, random - by_chance)
-    strangers = shown[(shown != MASK) & (shown != labels)]
-    assert not len(strangers) or (strangers.min() >= 5 and len(strangers.unique()) == SIZE - 5)
+    negative_ids = shown[(shown != MASK) & (shown != labels)]
+    assert not len(negative_ids) or (negative_ids.min() >= 5 and len(negative_ids.unique()) == SIZE - 5)
 
 
 def test_positions_are_chosen_evenly():

@@ -98,8 +98,8 @@ def test_a_batch_without_rows_for_a_member_has_its_tensors_all_the_same():
         one = mixture.corrupt(made_up_rows(1, start=row), VOCABULARY, 0)
         turn = int(one["member"])
         assert {name: tensor.shape[1:] for name, tensor in one.items()} == {n: t.shape[1:] for n, t in many.items()}
-        strangers = [n for n in one if "/" in n and not n.startswith(f"{turn}/")]
-        assert not any(one[name].any() for name in strangers)
+        negative_ids = [n for n in one if "/" in n and not n.startswith(f"{turn}/")]
+        assert not any(one[name].any() for name in negative_ids)
         with torch.no_grad():
             assert mixture.measure(encoder(), one)[f"masked_lm-{(turn + 1) % 4}/loss"] == 0
 
@@ -111,19 +111,19 @@ def text_rows(tmp_path_factory, verses, tiny_tokenizer):
     texts = (" ".join(verses[start : start + 12]) for start in range(0, 1200, 12))
     shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
 
-    def make(objective, row_length, count):
+    def make(objective, seq_length, count):
         vocabulary = add_special(copy.deepcopy(tiny_tokenizer), objective.special_tokens())
-        packed = cut(shards.Shards(folder), vocabulary, objective.row_shape(row_length))
+        packed = cut(shards.Shards(folder), vocabulary, objective.row_shape(seq_length))
         return packed.rows([Sample(0, index) for index in range(count)]), vocabulary
 
     return make
 
 
-@pytest.mark.parametrize("row_length", [24, 64, 65, 100])
-def test_denoisers_read_as_much_as_they_ask_for_and_say_their_mode(row_length, text_rows):
+@pytest.mark.parametrize("seq_length", [24, 64, 65, 100])
+def test_denoisers_read_as_much_as_they_ask_for_and_say_their_mode(seq_length, text_rows):
     mixture = Mixture(objectives=DENOISERS)
-    rows, vocabulary = text_rows(mixture, row_length, 30)
-    alone = [member.row_shape(row_length).length for member in mixture.members]
+    rows, vocabulary = text_rows(mixture, seq_length, 30)
+    alone = [member.row_shape(seq_length).length for member in mixture.members]
     assert rows.ids.shape[1] == max(alone)
     assert [new - old for new, old in zip(mixture._member_lengths(max(alone)), alone, strict=True)] in (
         [0] * 3, [-1, 0, -1],
@@ -134,7 +134,7 @@ def test_denoisers_read_as_much_as_they_ask_for_and_say_their_mode(row_length, t
         assert mine.sum() > 3
         inputs = batch[f"{place}/input_ids"][mine]
         assert (inputs[:, 0] == vocabulary.added[mode]).all()
-        assert row_length // 2 < inputs.shape[1] <= row_length
+        assert seq_length // 2 < inputs.shape[1] <= seq_length
     extreme = SpanCorruption(density=0.5, mean_length=8, mode="[X]")
     chosen = np.flatnonzero(batch["member"].numpy() == 1)
     expected = extreme.corrupt(rows.take(chosen), vocabulary, 0)
@@ -147,12 +147,12 @@ def test_denoisers_learn_together(text_rows):
     torch.manual_seed(0)
     backbone = EncoderDecoder(EncoderDecoder.Config(size="tiny", dropout=0.0))
     model = mixture.assemble(lambda auto_class, **_: backbone.build(vocabulary, 32, auto_class))
-    batch, optimiser = mixture.corrupt(rows, vocabulary, 0), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch, optimizer = mixture.corrupt(rows, vocabulary, 0), torch.optim.AdamW(model.parameters(), lr=1e-3)
     before = mixture.measure(model, batch)
     for _ in range(6):
         (mixture.loss(model, batch) / mixture.weight(batch)).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     after = mixture.measure(model, batch)
     losses = [name for name in before if name.endswith("loss")]
     assert len(losses) == 4 and all(after[name] < before[name] for name in losses)
@@ -205,10 +205,10 @@ def test_a_run_reports_each_member(tmp_path, verses):
     recipe = config.fill(PretrainRecipe, {
         "output": str(tmp_path / "run"),
         "corpus": {"files": [str(tmp_path / "text.txt")], "validation": 0.1},
-        "tokenizer": {"vocab": 400},
+        "tokenizer": {"vocab_size": 400},
         "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"},
         "objective": {"name": "mixture", "objectives": [{**DIRECTIONS[0], "weight": 3}, DIRECTIONS[1]]},
-        "training": {"budget": "3 steps", "row_length": 32, "batch_tokens": 512},
+        "training": {"budget": "3 steps", "seq_length": 32, "batch_tokens": 512},
     })  # fmt: skip
     found = artifact.read_manifest(pretrain.run(recipe, quiet=True))["metrics"]["validation"]
     assert list(found) == ["loss", "masked_lm-0/loss", "masked_lm-1/loss"]

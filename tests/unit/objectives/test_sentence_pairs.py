@@ -31,9 +31,9 @@ def made_up_vocabulary() -> Vocabulary:
 
 
 def made_up_rows(count: int, length: int, seed: int = 0, short: bool = True) -> Rows:
-    """Tokens of A are even, of B odd, of strangers above 250; some rows and strangers are short."""
+    """Tokens of A are even, of B odd, of negative_ids above 250; some rows and negative_ids are short."""
     chance = np.random.default_rng(seed)
-    ids, strangers = np.full((count, length), PAD), np.full((count, length), PAD)
+    ids, negative_ids = np.full((count, length), PAD), np.full((count, length), PAD)
     second = np.zeros(count, dtype=np.int64)
     for row in range(count):
         room = chance.integers(2, length - 2) if short else length - 3
@@ -42,8 +42,8 @@ def made_up_rows(count: int, length: int, seed: int = 0, short: bool = True) -> 
         ids[row, : room + 3] = [CLS, *a, SEP, *b, SEP]
         second[row] = first + 2
         there = chance.integers(1, length + 1) if short else length
-        strangers[row, :there] = chance.integers(251, SIZE, size=there)
-    return Rows(ids, [Sample(0, index) for index in range(count)], (), second, strangers)
+        negative_ids[row, :there] = chance.integers(251, SIZE, size=there)
+    return Rows(ids, [Sample(0, index) for index in range(count)], (), second, negative_ids)
 
 
 def segments(ids: np.ndarray) -> tuple[list[int], list[int]]:
@@ -61,7 +61,7 @@ def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
     assert batch["input_ids"].shape == rows.ids.shape
     for row in range(6):
         first, second = segments(rows.ids[row])
-        stranger = rows.strangers[row][rows.strangers[row] != PAD].tolist()
+        stranger = rows.negative_ids[row][rows.negative_ids[row] != PAD].tolist()
         shown, label = segments(batch["input_ids"][row].numpy()), int(batch["sentence_labels"][row])
         if name == "sentence_order":
             assert shown == ((second, first) if label else (first, second))
@@ -226,15 +226,15 @@ def test_every_parameter_learns_and_the_verdicts_do_without_masks(kind):
     objective = NextSentence(masked_lm=False)
     module = build(objective, kind).train()
     batch = objective.corrupt(made_up_rows(16, 24, short=False), made_up_vocabulary(), 0)
-    optimiser = torch.optim.AdamW(module.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
     for step in range(25):
         loss = objective.loss(module, batch) / objective.weight(batch)
         loss.backward()
         if not step:
             first = loss.item()
             assert not [name for name, parameter in module.named_parameters() if parameter.grad is None]
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     assert loss.item() < 0.5 * first
 
 
@@ -243,7 +243,9 @@ def pair(tokenizer, first, second, other=None):
     if example["input_ids"][-1] != tokenizer.sep_token_id:
         example["input_ids"].append(tokenizer.sep_token_id)
     return (
-        example if other is None else example | {"strangers": tokenizer(other, add_special_tokens=False)["input_ids"]}
+        example
+        if other is None
+        else example | {"negative_input_ids": tokenizer(other, add_special_tokens=False)["input_ids"]}
     )
 
 
@@ -276,7 +278,7 @@ def test_examples_that_are_no_pairs_and_lonely_ones_are_refused(verses, tiny_tok
     with pytest.raises(DataError, match=r"tokenizer\(first, second\)"):
         collator([{"input_ids": tiny_tokenizer(verses[0])["input_ids"]}])
     assert collator([pair(tiny_tokenizer, "In the beginning", "God created")])["sentence_labels"].shape == (1,)
-    with pytest.raises(DataError, match="strangers"):
+    with pytest.raises(DataError, match="negative_input_ids"):
         NextSentence().collator(tiny_tokenizer)([pair(tiny_tokenizer, "In the beginning", "God created")])
     packed = Rows(np.full((1, 16), 9), [Sample(0, 0)])
     with pytest.raises(DataError, match="two segments"):

@@ -87,15 +87,15 @@ def test_density_and_number_of_spans_are_exact_in_every_row(length, density, mea
 
 
 @pytest.mark.parametrize(
-    ("row_length", "density", "mean", "raw", "targets"),
+    ("seq_length", "density", "mean", "raw", "targets"),
     [(512, 0.15, 3.0, 568, 114), (512, 0.5, 3.0, 766, 512), (512, 0.15, 8.0, 588, 100), (512, 0.5, 64.0, 1006, 512)],
 )
-def test_lengths_are_those_that_t5_computes(row_length, density, mean, raw, targets):
+def test_lengths_are_those_that_t5_computes(seq_length, density, mean, raw, targets):
     """568 and 114 are the numbers that T5 publishes; the others are UL2's denoisers under the same loop."""
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=300)
-    assert objective.row_shape(row_length).length == raw
+    assert objective.row_shape(seq_length).length == raw
     found = objective.counts(raw)
-    assert (found.inputs, found.targets) == (row_length, targets)
+    assert (found.inputs, found.targets) == (seq_length, targets)
 
 
 def published_lengths(inputs_length, density, mean):
@@ -116,26 +116,26 @@ def published_lengths(inputs_length, density, mean):
 
 
 @given(
-    row_length=st.integers(24, 2048),
+    seq_length=st.integers(24, 2048),
     density=st.sampled_from([0.1, 0.15, 0.25, 0.5]),
     mean=st.sampled_from([2.0, 3.0, 5.0, 10.0]),
 )
 @settings(max_examples=200, deadline=None)
-def test_nothing_is_ever_padded(row_length, density, mean):
+def test_nothing_is_ever_padded(seq_length, density, mean):
     """The densities and lengths of T5's tables 6 and 7."""
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=1000)
-    shape = objective.row_shape(row_length)
+    shape = objective.row_shape(seq_length)
     assert not (shape.opens or shape.closes or shape.separates)
     found = objective.counts(shape.length)
-    assert found.inputs == row_length
-    assert found.targets <= row_length
-    tokens, inputs, targets = published_lengths(row_length, density, mean)
+    assert found.inputs == seq_length
+    assert found.targets <= seq_length
+    tokens, inputs, targets = published_lengths(seq_length, density, mean)
     # One less of an odd length at 0.5 can be one span less, which the original does not take into account.
     spans = {round(round(length * density) / mean) for length in (tokens, tokens + 1)}
     if len(spans) == 1 and spans != {0}:
         assert (shape.length, found.inputs, found.targets) == (tokens, inputs, targets)
     with_mode = SpanCorruption(density=density, mean_length=mean, sentinels=1000, mode="[X]")
-    assert with_mode.counts(with_mode.row_shape(row_length).length).inputs == row_length
+    assert with_mode.counts(with_mode.row_shape(seq_length).length).inputs == seq_length
 
 
 def runs(flags):

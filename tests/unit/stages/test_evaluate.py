@@ -65,7 +65,7 @@ def test_a_model_of_many_labels_and_one_of_numbers(way, tmp_path, recipe_of, lab
     for name, data, task in (("many", many, {}), ("numbers", numbers, {"regression": True})):
         recipe = recipe_of["finetune"](
             way, output=str(tmp_path / name), data={"train": data, "validation": data, "test": data},
-            task={"kind": "classify", **task}, company=[], adaptation="features",
+            task={"kind": "classify", **task}, compare_with=[], adaptation="features",
         )  # fmt: skip
         folder = headstart.finetune(recipe, "training.budget=2 steps", quiet=True)
         found = headstart.evaluate(folder, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 from headstart.tasks.base import BaseTask, Padding, by_example, stack
 
 
@@ -39,7 +39,7 @@ def test_keys_are_padded_as_declared_and_notes_stay_behind(tiny_tokenizer):
         {"input_ids": [5, 6], "labels": [-100, 6], "prompt_ids": [5], "note": "x"},
         {"input_ids": [7], "labels": [7], "prompt_ids": [7, 8], "note": "y"},
     ]
-    reading = Reading(tiny_tokenizer, "decoder", 32)
+    reading = InputSpec(tiny_tokenizer, "decoder", 32)
     batch = Prompted(None).collate(features, reading)
     pad = tiny_tokenizer.pad_token_id
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
@@ -22,8 +22,8 @@ def task_of(labels=None, **settings) -> Classify:
     return task
 
 
-def reading_of(tokenizer, max_length=32) -> Reading:
-    return Reading(tokenizer, "encoder", max_length)
+def reading_of(tokenizer, max_length=32) -> InputSpec:
+    return InputSpec(tokenizer, "encoder", max_length)
 
 
 def rows(labels, **columns) -> Examples:

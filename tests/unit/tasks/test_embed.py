@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModel
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
 from headstart.evaluation import metrics
 from headstart.stages.finetune.cell import predict
@@ -40,7 +40,7 @@ def folder(checkpoint) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reading(folder) -> Reading:
+def reading(folder) -> InputSpec:
     return CheckpointFolder(folder, task_of(), seed=0).reading(32)
 
 
@@ -102,11 +102,11 @@ def test_the_softmax_head_learns_and_stays_out_of_the_folder(model, reading, tmp
     task.prepare_head(model)
     before = loss_of(task, rows, model, reading)
     batch = task.collate(task.encode(rows, reading, training=True), reading)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(10):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task.loss(model, batch).backward()
-        optimiser.step()
+        optimizer.step()
     assert loss_of(task, rows, model, reading) < 0.5 * before
     task.save(model, reading, tmp_path)
     _, info = AutoModel.from_pretrained(str(tmp_path), output_loading_info=True)

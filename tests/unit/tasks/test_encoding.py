@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 from headstart.tasks.encoding import encode_texts
 
 
@@ -20,7 +20,7 @@ def bare() -> PreTrainedTokenizerFast:
 
 
 def ids(texts, tokenizer, family, max_length=8):
-    return [feature["input_ids"] for feature in encode_texts(texts, Reading(tokenizer, family, max_length))]
+    return [feature["input_ids"] for feature in encode_texts(texts, InputSpec(tokenizer, family, max_length))]
 
 
 def test_an_encoder_decoder_gets_one_end_and_no_other(bare):
@@ -38,4 +38,4 @@ def test_ends_of_the_tokenizers_own_stay(tiny_tokenizer):
     sep = tiny_tokenizer.sep_token_id
     found = ids(pairs, tiny_tokenizer, "encoder-decoder", 32)
     assert [row.count(sep) for row in found] == [2, 2] and all(row[-1] == sep for row in found)
-    assert "token_type_ids" not in encode_texts(pairs, Reading(tiny_tokenizer, "encoder-decoder", 32))[0]
+    assert "token_type_ids" not in encode_texts(pairs, InputSpec(tiny_tokenizer, "encoder-decoder", 32))[0]

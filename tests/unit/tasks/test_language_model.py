@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
 from headstart.evaluation import metrics
 from headstart.stages.finetune.cell import predict
@@ -52,7 +52,7 @@ def models(tiny_tokenizer, checkpoint):
 @pytest.mark.parametrize("max_length", [16, 200])
 def test_every_token_is_predicted_once(family, settings, max_length, rows, tiny_tokenizer):
     task = task_of(**settings)
-    features = task.encode(rows, Reading(tiny_tokenizer, family, max_length))
+    features = task.encode(rows, InputSpec(tiny_tokenizer, family, max_length))
     assert all(len(feature["input_ids"]) <= max_length for feature in features)
     for row, text in enumerate(rows.columns["text"]):
         pieces = [feature for feature in features if feature["example"] == row]
@@ -62,15 +62,15 @@ def test_every_token_is_predicted_once(family, settings, max_length, rows, tiny_
 
 
 def test_a_label_is_never_shown_where_it_is_predicted(rows, tiny_tokenizer):
-    for feature in task_of(passes=4).encode(rows, Reading(tiny_tokenizer, "encoder", 64)):
+    for feature in task_of(passes=4).encode(rows, InputSpec(tiny_tokenizer, "encoder", 64)):
         hidden = [label != -100 for label in feature["labels"]]
         assert [token == tiny_tokenizer.mask_token_id for token in feature["input_ids"]] == hidden
-    for feature in task_of().encode(rows, Reading(tiny_tokenizer, "decoder", 64)):
+    for feature in task_of().encode(rows, InputSpec(tiny_tokenizer, "decoder", 64)):
         assert feature["input_ids"][1:] == feature["labels"][:-1], "a decoder's label is the token that comes next"
 
 
 def test_a_decoder_costs_what_its_probabilities_say(models, rows, tiny_tokenizer):
-    task, reading, model = task_of(), Reading(tiny_tokenizer, "decoder", 200), models["decoder"]
+    task, reading, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 200), models["decoder"]
     found = predict(model, task, task.encode(rows, reading), reading)
     for text, cost in zip(rows.columns["text"], found, strict=True):
         ids = torch.tensor([tiny_tokenizer(text)["input_ids"][:-1]])
@@ -90,7 +90,7 @@ def test_a_model_without_a_clue_hesitates_among_the_whole_vocabulary(family, mod
     head = model.get_output_embeddings()
     bias = getattr(head, "bias", None)
     monkeypatch.setattr(head, "forward", lambda states: states.new_zeros(*states.shape[:-1], len(tiny_tokenizer)))
-    reading = Reading(tiny_tokenizer, family, 16)
+    reading = InputSpec(tiny_tokenizer, family, 16)
     found = predict(model, task, task.encode(rows, reading), reading)
     assert bias is None or bias.shape == (len(tiny_tokenizer),)
     scores = metrics.compute(task.metrics(), rows.labels, found)
@@ -101,14 +101,14 @@ def test_a_model_without_a_clue_hesitates_among_the_whole_vocabulary(family, mod
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_empty_text_costs_nothing(family, models, tiny_tokenizer):
-    task, reading = task_of(), Reading(tiny_tokenizer, family, 32)
+    task, reading = task_of(), InputSpec(tiny_tokenizer, family, 32)
     rows = Examples({"text": ["", "In the beginning"]}, [None] * 2, "rows")
     empty, full = predict(models[family], task, task.encode(rows, reading), reading)
     assert empty == {"nats": 0.0, "tokens": 0, "bytes": 0} and full["nats"] > 0
 
 
 def test_logits_in_parts_give_the_same(models, rows, tiny_tokenizer, monkeypatch):
-    task, reading, model = task_of(), Reading(tiny_tokenizer, "decoder", 64), models["decoder"]
+    task, reading, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 64), models["decoder"]
     features = task.encode(rows, reading)
     whole = predict(model, task, features, reading)
     monkeypatch.setattr("headstart.tasks.language_model._LOGITS_TOGETHER", 1)
@@ -118,4 +118,4 @@ def test_logits_in_parts_give_the_same(models, rows, tiny_tokenizer, monkeypatch
 
 def test_an_overlap_must_leave_room(rows, tiny_tokenizer):
     with pytest.raises(RecipeError, match=r"task\.overlap is 40, and training\.max_length leaves"):
-        task_of(overlap=40).encode(rows, Reading(tiny_tokenizer, "decoder", 32))
+        task_of(overlap=40).encode(rows, InputSpec(tiny_tokenizer, "decoder", 32))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
 from headstart.tasks.multiple_choice import MultipleChoice
 from headstart.tasks.source import CheckpointFolder
@@ -23,7 +23,7 @@ def task_of(**settings) -> MultipleChoice:
 
 
 def test_each_choice_is_read_with_the_question(tiny_tokenizer):
-    features = task_of().encode(RAGGED, Reading(tiny_tokenizer, "encoder", 32))
+    features = task_of().encode(RAGGED, InputSpec(tiny_tokenizer, "encoder", 32))
     assert [len(feature["input_ids"]) for feature in features] == [3, 2]
     assert features[0]["input_ids"][2] == tiny_tokenizer("In the", "middle of the earth")["input_ids"]
     assert [feature["labels"] for feature in features] == [0, 1]
@@ -32,7 +32,7 @@ def test_each_choice_is_read_with_the_question(tiny_tokenizer):
 def test_choices_may_stand_in_columns_of_their_own(tiny_tokenizer):
     task, reading = (
         task_of(question="goal", choices=["sol1", "sol2"], answer="label"),
-        Reading(tiny_tokenizer, "encoder", 32),
+        InputSpec(tiny_tokenizer, "encoder", 32),
     )
     rows = Examples({"goal": ["In the"], "sol1": ["beginning"], "sol2": ["end"]}, [1])
     other = Examples({"question": ["In the"], "choices": [["beginning", "end"]]}, [1])
@@ -79,7 +79,7 @@ def test_gaps_leave_gradients_finite(checkpoint):
 
 def test_an_answer_that_is_no_choice_is_named_with_its_row(tiny_tokenizer):
     with pytest.raises(DataError, match=r"d\.jsonl, row 2 has the answer 2 and 2 choices"):
-        task_of().encode(Examples(RAGGED.columns, [0, 2], "d.jsonl"), Reading(tiny_tokenizer, "encoder", 32))
+        task_of().encode(Examples(RAGGED.columns, [0, 2], "d.jsonl"), InputSpec(tiny_tokenizer, "encoder", 32))
 
 
 @pytest.mark.parametrize(

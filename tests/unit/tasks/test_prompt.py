@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError, RecipeError
 from headstart.stages.finetune.cell import predict
 from headstart.tasks.prompt import Prompt
@@ -62,7 +62,7 @@ def test_a_template_is_filled_around_the_label():
 
 def test_a_decoder_wants_the_label_last(tiny_tokenizer):
     with pytest.raises(RecipeError, match=r"goes on after \{label\}.*Put \{label\} last"):
-        task_of(template="It was {label}: {text}").encode(rows("a"), Reading(tiny_tokenizer, "decoder", 64))
+        task_of(template="It was {label}: {text}").encode(rows("a"), InputSpec(tiny_tokenizer, "decoder", 64))
 
 
 def test_words_are_known_by_their_labels():
@@ -91,7 +91,7 @@ def test_the_seed_draws_and_orders_what_is_shown():
 
 def test_what_is_shown_stands_before_the_question(tiny_tokenizer):
     task = task_of(shots=2, template="{text} is {label}", between=" . ")
-    (feature, *_) = task.encode(rows("the sea"), Reading(tiny_tokenizer, "decoder", 64))
+    (feature, *_) = task.encode(rows("the sea"), InputSpec(tiny_tokenizer, "decoder", 64))
     (one, first), (other, second) = task.shown
     text = tiny_tokenizer.decode(feature["input_ids"], skip_special_tokens=True)
     expected = f"{one} is {first} . {other} is {second} . the sea is"
@@ -101,7 +101,7 @@ def test_what_is_shown_stands_before_the_question(tiny_tokenizer):
 @pytest.mark.parametrize("words", [{"good": "and", "bad": "the"}, {"good": "and", "bad": "firmament of heaven"}])
 def test_a_decoders_score_is_the_probability_of_the_word(words, decoder, tiny_tokenizer):
     """One token or several: the sum of the log-probabilities of its tokens after the prompt."""
-    task, reading = task_of(words=words), Reading(tiny_tokenizer, "decoder", 64)
+    task, reading = task_of(words=words), InputSpec(tiny_tokenizer, "decoder", 64)
     features = task.encode(rows("And God said"), reading)
     with torch.no_grad():
         outputs = task.predict(decoder, task.collate(features, reading))
@@ -119,16 +119,16 @@ def test_a_decoders_score_is_the_probability_of_the_word(words, decoder, tiny_to
 
 
 def test_words_of_one_token_share_a_pass(tiny_tokenizer):
-    reading = Reading(tiny_tokenizer, "decoder", 64)
+    reading = InputSpec(tiny_tokenizer, "decoder", 64)
     assert len(task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), reading)) == 1
-    cloze = Reading(tiny_tokenizer, "encoder", 64)
+    cloze = InputSpec(tiny_tokenizer, "encoder", 64)
     (feature,) = task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), cloze)
     assert feature["input_ids"].count(tiny_tokenizer.mask_token_id) == 1 and len(feature["targets"]) == 2
 
 
 def test_an_encoders_score_is_that_of_the_masks(encoder, tiny_tokenizer):
     task = task_of(words={"good": "and", "bad": "the"}, template="It was {label}: {text}")
-    reading = Reading(tiny_tokenizer, "encoder", 64)
+    reading = InputSpec(tiny_tokenizer, "encoder", 64)
     (feature,) = task.encode(rows("And God said"), reading)
     with torch.no_grad():
         (output,) = task.predict(encoder, task.collate([feature], reading))
@@ -140,7 +140,7 @@ def test_an_encoders_score_is_that_of_the_masks(encoder, tiny_tokenizer):
 
 def test_examples_read_once_give_the_same_scores(decoder, tiny_tokenizer, monkeypatch):
     task = task_of(shots=6, words={"good": "and", "bad": "the"})
-    reading = Reading(tiny_tokenizer, "decoder", 128)
+    reading = InputSpec(tiny_tokenizer, "decoder", 128)
     batch = task.collate(task.encode(rows("the sea", "the dry land was called earth", "a"), reading), reading)
     calls: list[int] = []
     decoder.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -155,7 +155,7 @@ def test_examples_read_once_give_the_same_scores(decoder, tiny_tokenizer, monkey
 @pytest.mark.parametrize("family", ["decoder", "encoder"])
 def test_calibration_takes_a_bias_away(family, decoder, encoder, tiny_tokenizer, monkeypatch):
     """A head that always prefers one word says nothing; divided by what it says to nothing, both words are alike."""
-    model, reading = {"decoder": decoder, "encoder": encoder}[family], Reading(tiny_tokenizer, family, 64)
+    model, reading = {"decoder": decoder, "encoder": encoder}[family], InputSpec(tiny_tokenizer, family, 64)
     preferred = tiny_tokenizer.convert_tokens_to_ids("and")
     head = model.get_output_embeddings()
     before = head.forward
@@ -173,27 +173,27 @@ def test_calibration_takes_a_bias_away(family, decoder, encoder, tiny_tokenizer,
 def test_a_long_text_is_cut_and_the_question_stays(tiny_tokenizer):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
     for family in ("decoder", "encoder"):
-        (feature,) = task.encode(rows("the sea and " * 100), Reading(tiny_tokenizer, family, 32))
+        (feature,) = task.encode(rows("the sea and " * 100), InputSpec(tiny_tokenizer, family, 32))
         assert 24 <= len(feature["input_ids"]) <= 32
         assert "It was" in tiny_tokenizer.decode(feature["input_ids"])
 
 
 def test_examples_that_leave_no_room_are_refused(tiny_tokenizer):
     with pytest.raises(DataError, match=r"a prompt takes \d+ tokens.*training\.max_length is 16.*lower task\.shots"):
-        task_of(shots=8).encode(rows("the sea"), Reading(tiny_tokenizer, "decoder", 16))
+        task_of(shots=8).encode(rows("the sea"), InputSpec(tiny_tokenizer, "decoder", 16))
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", ["good " * 12 + "😀", "😀" * 30])
 def test_a_character_of_several_tokens_is_cut_too(text, tiny_tokenizers):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
-    (feature,) = task.encode(rows(text), Reading(tiny_tokenizers["bpe"], "decoder", 24))
+    (feature,) = task.encode(rows(text), InputSpec(tiny_tokenizers["bpe"], "decoder", 24))
     assert len(feature["input_ids"]) <= 24
 
 
 def test_a_decoder_is_asked_after_one_token_at_least(tiny_tokenizers):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} {label}")
-    (feature, *_) = task.encode(rows(""), Reading(tiny_tokenizers["bpe"], "decoder", 24))
+    (feature, *_) = task.encode(rows(""), InputSpec(tiny_tokenizers["bpe"], "decoder", 24))
     assert feature["input_ids"] and all(place >= 0 for places in feature["places"] for place in places)
 
 

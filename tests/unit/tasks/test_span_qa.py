@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
 from headstart.evaluation.answers import normalised, squad_f1
 from headstart.tasks.source import CheckpointFolder
@@ -43,7 +43,7 @@ def told(features) -> list[np.ndarray]:
 def test_answers_come_back_from_their_tokens(kind, tiny_tokenizers, verses):
     contexts = [" ".join(verses[at : at + 4]) for at in range(0, 80, 4)]
     answers = [" ".join(context.split()[at : at + 3]) for at, context in enumerate(contexts)]
-    task, reading = task_of(stride=16), Reading(tiny_tokenizers[kind], "encoder", 64)
+    task, reading = task_of(stride=16), InputSpec(tiny_tokenizers[kind], "encoder", 64)
     features = task.encode(rows(contexts, answers), reading, training=True)
     assert len(features) > 2 * len(contexts), "several windows for each"
     assert task.decode(told(features), features, reading) == answers
@@ -54,7 +54,7 @@ def test_gold_answers_of_real_data_are_found_again(name, data_folder, tiny_token
     """Whole tokens may hold more than the answer, never less; of English hardly any differ once normalised."""
     table = pq.read_table(data_folder / "tasks" / f"{name}.parquet").slice(0, 200).to_pydict()
     examples = Examples({key: table[key] for key in ("question", "context")}, table["answers"], name)
-    task, reading = task_of(max_answer=400), Reading(tiny_tokenizers["bpe"], "encoder", 384)
+    task, reading = task_of(max_answer=400), InputSpec(tiny_tokenizers["bpe"], "encoder", 384)
     features = task.encode(examples, reading, training=True)
     found = task.decode(told(features), features, reading)
     wanted = [answers["text"][0] for answers in table["answers"]]
@@ -66,7 +66,7 @@ def test_gold_answers_of_real_data_are_found_again(name, data_folder, tiny_token
 
 def test_a_window_without_the_answer_points_to_none(tiny_tokenizer):
     context = "In the beginning God created the heaven and the earth. " * 8 + "And Amen."
-    task, reading = task_of(stride=0), Reading(tiny_tokenizer, "encoder", 48)
+    task, reading = task_of(stride=0), InputSpec(tiny_tokenizer, "encoder", 48)
     features = task.encode(rows([context], ["Amen"]), reading, training=True)
     *others, last = [feature["labels"] for feature in features]
     assert others and all(labels == [0, 0] for labels in others) and last != [0, 0]
@@ -75,7 +75,7 @@ def test_a_window_without_the_answer_points_to_none(tiny_tokenizer):
 
 def test_answers_and_question_cannot_be_confused(tiny_tokenizer):
     """Only tokens of the text, and the place of no answer, can be chosen."""
-    task, reading = task_of(), Reading(tiny_tokenizer, "encoder", 48)
+    task, reading = task_of(), InputSpec(tiny_tokenizer, "encoder", 48)
     (feature,) = task.encode(rows(["God created"], ["God"], ["God created what?"]), reading)
     allowed = [token for token, may in zip(feature["input_ids"], feature["answerable"], strict=True) if may]
     assert allowed == [
@@ -137,7 +137,7 @@ def test_no_answer_must_lead_in_every_window():
 
 
 def test_a_text_without_tokens_is_answered_by_nothing(tiny_tokenizer):
-    task, reading = task_of(impossible=True), Reading(tiny_tokenizer, "encoder", 32)
+    task, reading = task_of(impossible=True), InputSpec(tiny_tokenizer, "encoder", 32)
     features = task.encode(rows(["", "God"], [None, "God"]), reading, training=True)
     assert task.decode(told(features), features, reading) == ["", "God"]
 
@@ -148,8 +148,8 @@ def test_a_wrong_place_is_named_with_its_row(tiny_tokenizer):
     with pytest.raises(
         DataError, match=r"d\.jsonl, row 2 has the answer 'heaven' at character 2, where 'context' has 'e"
     ):
-        task_of().encode(examples, Reading(tiny_tokenizer, "encoder", 32), training=True)
-    task_of().encode(examples, Reading(tiny_tokenizer, "encoder", 32))
+        task_of().encode(examples, InputSpec(tiny_tokenizer, "encoder", 32), training=True)
+    task_of().encode(examples, InputSpec(tiny_tokenizer, "encoder", 32))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_tokenizer_that_puts_its_mark_last(tiny_tokenizer):
     changed = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
     changed.post_processor = template
     own = PreTrainedTokenizerFast(tokenizer_object=changed, **tiny_tokenizer.special_tokens_map)
-    reading = Reading(own, "xlnet", 32)
+    reading = InputSpec(own, "xlnet", 32)
     (feature,) = task_of(impossible=True).encode(rows(["God"], [None]), reading, training=True)
     last = len(feature["input_ids"]) - 1
     assert feature["null"] == last and feature["labels"] == [last, last]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
 from headstart.tasks.source import CheckpointFolder
 from headstart.tasks.tag import Tag, word_of_tokens
@@ -28,8 +28,8 @@ def examples(rows) -> Examples:
     return Examples({"tokens": [[w for w, _ in row] for row in rows]}, [[t for _, t in row] for row in rows], "d.jsonl")
 
 
-def reading(tokenizer, family="encoder", max_length=128) -> Reading:
-    return Reading(tokenizer, family, max_length)
+def reading(tokenizer, family="encoder", max_length=128) -> InputSpec:
+    return InputSpec(tokenizer, family, max_length)
 
 
 def right(task, features):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError, RecipeError
 from headstart.tasks.text_to_text import TextToText, columns_of
 
@@ -19,8 +19,8 @@ def task_of(labels=None, **settings) -> TextToText:
     return task
 
 
-def reading_of(tokenizer, max_length=64, family="encoder-decoder") -> Reading:
-    return Reading(tokenizer, family, max_length)
+def reading_of(tokenizer, max_length=64, family="encoder-decoder") -> InputSpec:
+    return InputSpec(tokenizer, family, max_length)
 
 
 def source_of(task, tokenizer, row, max_length=64, family="encoder-decoder") -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.data import Reading
+from headstart.core.data import InputSpec
 from headstart.tasks.windows import windows
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -17,8 +17,8 @@ WORDS = ["God", "heaven", "earth.", "É́tat", "naïve", "北京大学", "🙂�
 TEXTS = st.lists(st.sampled_from(WORDS) | st.text(max_size=6), min_size=1, max_size=60).map(" ".join)
 
 
-def reading_of(tokenizers, kind, max_length=24) -> Reading:
-    return Reading(tokenizers[kind], "encoder", max_length)
+def reading_of(tokenizers, kind, max_length=24) -> InputSpec:
+    return InputSpec(tokenizers[kind], "encoder", max_length)
 
 
 def places_of(tokenizer, text) -> tuple[list[int], list[tuple[int, int]]]:
@@ -91,7 +91,7 @@ def test_pairs_keep_their_numbers_across_chunks(tiny_tokenizers, monkeypatch):
 
 def test_a_long_question_is_cut_and_leaves_half_of_the_room(tiny_tokenizers):
     tokenizer = tiny_tokenizers["wordpiece"]
-    reading = Reading(tokenizer, "encoder", 33)
+    reading = InputSpec(tokenizer, "encoder", 33)
     (short,) = windows(["  Who is it?"], ["God"], reading, 128, 64)
     assert short.input_ids == tokenizer("Who is it?", "God")["input_ids"], "blanks before a question are no tokens"
     long = list(windows(["Who is it? " * 50], ["earth " * 40], reading, 128, 64))

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
-from headstart.core.data import Examples, Reading
+from headstart.core.data import Examples, InputSpec
 from headstart.core.vocabulary import vocabulary_of
 from headstart.tasks.seq2seq import Seq2Seq
 from headstart.tasks.source import CheckpointFolder
@@ -57,7 +57,7 @@ def rows(sources, targets) -> Examples:
 PAIRS = rows(["In the beginning", "God created the heaven and the earth"], ["God created", "the earth was"])
 
 
-def opened(path: Path, task) -> tuple[Reading, torch.nn.Module]:
+def opened(path: Path, task) -> tuple[InputSpec, torch.nn.Module]:
     source = CheckpointFolder(path, task, 0)
     model = source.pretrained().eval()
     task.prepare_head(model)
@@ -126,11 +126,11 @@ def test_what_was_learnt_is_written_and_a_plain_model_stops_by_itself(kind, writ
     task = text_task(max_target=12)
     reading, model = opened(writer(kind), task)
     batch = task.collate(task.encode(PAIRS, reading, training=True), reading)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(60):
         task.loss(model, batch).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     features = task.encode(PAIRS, reading)
     with torch.no_grad():
         outputs = task.predict(model, task.collate(features, reading))
@@ -195,7 +195,7 @@ def test_what_a_checkpoint_was_told_of_writing_does_not_count(kind, writer, tmp_
 def test_an_empty_prompt_still_has_a_token(writer):
     task = text_task()
     reading, model = opened(writer("gpt2"), task)
-    bare = Reading(reading.tokenizer, "decoder", 48)
+    bare = InputSpec(reading.tokenizer, "decoder", 48)
     (feature,) = task.encode(rows([""], ["x"]), bare)
     assert len(feature["input_ids"]) == 1
     with torch.no_grad():

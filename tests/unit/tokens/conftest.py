@@ -32,6 +32,8 @@ def texts() -> list[str]:
 @pytest.fixture(scope="session")
 def tokenizers(texts: list[str]) -> dict[str, PreTrainedTokenizerFast]:
     return {
-        kind: train(texts, TokenizerConfig.model_validate({"kind": kind, "vocab": 400, "lowercase": False}), seed=0)
+        kind: train(
+            texts, TokenizerConfig.model_validate({"kind": kind, "vocab_size": 400, "lowercase": False}), seed=0
+        )
         for kind in KINDS
     }

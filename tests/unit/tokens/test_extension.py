@@ -73,7 +73,7 @@ def test_old_tokens_keep_their_ids_and_their_kind(kind, tiny_tokenizers, extende
 def test_case_is_folded_as_before(verses, domain, tmp_path):
     from headstart.tokens.tokenizer import TokenizerConfig, train
 
-    folded = train(verses, TokenizerConfig(vocab=600, lowercase=True), seed=0)
+    folded = train(verses, TokenizerConfig(vocab_size=600, lowercase=True), seed=0)
     extend(folded, domain, 30, tmp_path)
     loaded = AutoTokenizer.from_pretrained(str(tmp_path))
     assert loaded.tokenize("CARDIOMYOPATHY cardiomyopathy") == ["cardiomyopathy"] * 2

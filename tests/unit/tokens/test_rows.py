@@ -50,12 +50,12 @@ def shards_of(lengths: list[int], folder: Path, limit: int = 1 << 20) -> tuple[S
 
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=30),
-    row_length=st.integers(3, 20),
+    seq_length=st.integers(3, 20),
     limit=st.integers(1, 40),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=100, deadline=None)
-def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int, seed: int) -> None:
+def test_rows_rebuild_the_stream(lengths: list[int], seq_length: int, limit: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         shards, texts = shards_of(lengths, Path(name), limit)
         stream: list[int] = []
@@ -64,16 +64,16 @@ def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int
             stream += [SEP] if stream else []
             starts.add(len(stream))
             stream += text
-        width = row_length - 2
+        width = seq_length - 2
         if len(stream) < width:
             with pytest.raises(DataError):
-                PackedRows(shards, vocabulary(), RowShape(row_length, sentences=True))
+                PackedRows(shards, vocabulary(), RowShape(seq_length, sentences=True))
             return
-        packed = PackedRows(shards, vocabulary(), RowShape(row_length, sentences=True))
+        packed = PackedRows(shards, vocabulary(), RowShape(seq_length, sentences=True))
         assert len(packed) == len(stream) // width
         order = np.random.default_rng(seed).permutation(len(packed)).tolist()
         rows = packed.rows([Sample(epoch, index) for epoch, index in enumerate(order)])
-        assert rows.ids.shape == (len(packed), row_length) and rows.ids.dtype == np.int64
+        assert rows.ids.shape == (len(packed), seq_length) and rows.ids.dtype == np.int64
         assert (rows.ids[:, 0] == CLS).all() and (rows.ids[:, -1] == SEP).all()
         rebuilt = rows.ids[np.argsort(order), 1:-1].ravel().tolist()
         assert rebuilt == stream[: len(packed) * width]
@@ -83,32 +83,32 @@ def test_rows_rebuild_the_stream(lengths: list[int], row_length: int, limit: int
 
 
 @given(
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=30), row_length=st.integers(3, 20),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=30), seq_length=st.integers(3, 20),
     opens=st.booleans(), closes=st.booleans(), separates=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=100, deadline=None)
-def test_rows_of_any_frame_rebuild_the_stream(lengths, row_length, opens, closes, separates) -> None:
+def test_rows_of_any_frame_rebuild_the_stream(lengths, seq_length, opens, closes, separates) -> None:
     with tempfile.TemporaryDirectory() as name:
         shards, texts = shards_of(lengths, Path(name))
         stream: list[int] = []
         for text in texts:
             stream += [SEP] if stream and separates else []
             stream += text
-        width = row_length - opens - closes
+        width = seq_length - opens - closes
         if len(stream) < width:
             return
-        packed = PackedRows(shards, vocabulary(), RowShape(row_length, opens, closes, separates))
+        packed = PackedRows(shards, vocabulary(), RowShape(seq_length, opens, closes, separates))
         ids = packed.rows([Sample(0, index) for index in range(len(packed))]).ids
-        assert ids.shape == (len(stream) // width, row_length)
+        assert ids.shape == (len(stream) // width, seq_length)
         assert not opens or (ids[:, 0] == CLS).all()
         assert not closes or (ids[:, -1] == SEP).all()
-        assert ids[:, int(opens) : row_length - closes].ravel().tolist() == stream[: len(packed) * width]
+        assert ids[:, int(opens) : seq_length - closes].ravel().tolist() == stream[: len(packed) * width]
 
 
 def test_a_corpus_shorter_than_a_row_says_so(tmp_path: Path) -> None:
     shards, _ = shards_of([5, 4], tmp_path)
     assert len(PackedRows(shards, vocabulary(), RowShape(12))) == 1
-    with pytest.raises(DataError, match=r"10 tokens, too few for one row of 13.*lower training.row_length"):
+    with pytest.raises(DataError, match=r"10 tokens, too few for one row of 13.*lower training.seq_length"):
         PackedRows(shards, vocabulary(), RowShape(13))
     with pytest.raises(ArtifactError, match=r"no \[CLS\]"):
         PackedRows(shards, vocabulary(cls=-1), RowShape(8))

@@ -1,4 +1,4 @@
-"""Two segments of one document: where they meet, what they hold, and who the strangers are."""
+"""Two segments of one document: where they meet, what they hold, and who the negative_ids are."""
 
 from __future__ import annotations
 
@@ -83,9 +83,13 @@ def test_rows_are_two_stretches_of_one_document_that_meet_at_a_sentence(document
         rows = found.rows([Sample(index, int(index)) for index in order])
         for place, index in enumerate(order):
             alone = found.rows([Sample(7, int(index))])
-            for left, right in ((alone.ids, rows.ids), (alone.second, rows.second), (alone.strangers, rows.strangers)):
+            for left, right in (
+                (alone.ids, rows.ids),
+                (alone.second, rows.second),
+                (alone.negative_ids, rows.negative_ids),
+            ):
                 assert np.array_equal(left[0], right[place]), "neither order, grouping nor epoch matters"
-    assert rows.ids.shape == rows.strangers.shape == (wanted, length)
+    assert rows.ids.shape == rows.negative_ids.shape == (wanted, length)
     rows_of = np.zeros(len(documents), dtype=int)
     for place in range(wanted):
         first, second = parts(rows.ids[place], rows.second[place])
@@ -99,7 +103,7 @@ def test_rows_are_two_stretches_of_one_document_that_meet_at_a_sentence(document
         assert second[0] in sentences and second[0] != begin, "that meets where a sentence starts"
         if not whole:
             assert len(together) == min(room, sums[document])
-        stranger = rows.strangers[place][rows.strangers[place] != PAD] - 5
+        stranger = rows.negative_ids[place][rows.negative_ids[place] != PAD] - 5
         if len(documents) == 1:
             assert not len(stranger)
             continue
@@ -160,17 +164,17 @@ def test_strangers_are_as_long_as_the_second_segment_and_come_from_everywhere(tm
     documents = made_up_documents(110)
     assert sum(map(sum, documents)) < SIZE - 5
     _, rows = rows_over(documents, 128, tmp_path)
-    lengths = (rows.strangers != PAD).sum(1)
+    lengths = (rows.negative_ids != PAD).sum(1)
     second = np.array([len(parts(ids, start)[1]) for ids, start in zip(rows.ids, rows.second, strict=True)])
     assert (lengths >= second).mean() > 0.99
     sums = np.cumsum([sum(document) for document in documents])
-    owners = np.searchsorted(sums, rows.strangers[:, 0] - 5, side="right")
+    owners = np.searchsorted(sums, rows.negative_ids[:, 0] - 5, side="right")
     assert len(np.unique(owners)) > 95
 
 
 def test_rows_that_cannot_be_made_are_refused(tmp_path):
     shards = shards_of([[3, 4], [5]], tmp_path)
-    with pytest.raises(DataError, match="row_length is 4"):
+    with pytest.raises(DataError, match="seq_length is 4"):
         SegmentRows(shards, vocabulary(), RowShape(4, segments=True))
     with pytest.raises(ArtifactError, match="PAD"):
         SegmentRows(shards, vocabulary(pad=-1), RowShape(16, segments=True))

@@ -134,7 +134,7 @@ def test_real_articles(data_folder: Path, tmp_path: Path) -> None:
     path = data_folder / "corpora" / "wikipedia-en-2015" / "part-00.parquet"
     stream = documents(CorpusConfig(files=[str(path)]), Receipt())
     articles = [Document(d.id, d.text[:5000]) for d, _ in zip(stream, range(200), strict=False)]
-    tokenizer = train((article.text for article in articles), TokenizerConfig(vocab=4000, sample_mb=0.5), seed=0)
+    tokenizer = train((article.text for article in articles), TokenizerConfig(vocab_size=4000, sample_mb=0.5), seed=0)
     counts = write(articles, tokenizer, tmp_path)
     assert counts["documents"] == 200
     whole = tokenizer([article.text for article in articles], add_special_tokens=False)["input_ids"]

@@ -53,7 +53,7 @@ def test_known_words_come_back(kind: str, tokenizers: dict[str, PreTrainedTokeni
 def test_lowercase_folds_and_byte_level_is_lossless(
     texts: list[str], tokenizers: dict[str, PreTrainedTokenizerFast]
 ) -> None:
-    folded = train(texts, TokenizerConfig(vocab=400), seed=0)
+    folded = train(texts, TokenizerConfig(vocab_size=400), seed=0)
     assert folded.tokenize("KÁMO") == folded.tokenize("kamo")
     probe = "Ünï 世界 🙂\n\ttab"
     assert tokenizers["bpe"].decode(tokenizers["bpe"](probe, add_special_tokens=False)["input_ids"]) == probe
@@ -90,7 +90,7 @@ def test_training_again_in_another_process_gives_the_same_bytes(
         "from headstart.tokens.tokenizer import TokenizerConfig, train\n"
         "texts = json.load(open(sys.argv[1]))\n"
         "for kind in ('wordpiece', 'bpe', 'unigram'):\n"
-        "    config = TokenizerConfig(kind=kind, vocab=400, lowercase=False)\n"
+        "    config = TokenizerConfig(kind=kind, vocab_size=400, lowercase=False)\n"
         "    print(json.dumps(train(texts, config, seed=0).backend_tokenizer.to_str()))"
     )
     done = run(program, str(tmp_path / "texts.json"))
@@ -101,7 +101,7 @@ def test_training_again_in_another_process_gives_the_same_bytes(
 
 def test_too_little_text_says_how_much_is_possible(texts: list[str]) -> None:
     with pytest.raises(
-        DataError, match=r"give \d+ tokens, and tokenizer.vocab asks for 16,384.*Set tokenizer.vocab to"
+        DataError, match=r"give \d+ tokens, and tokenizer.vocab_size asks for 16,384.*Set tokenizer.vocab_size to"
     ):
         train(texts[:20], TokenizerConfig(), seed=0)
 
@@ -115,7 +115,9 @@ def test_no_text_at_all_is_an_error_in_words(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_megabyte_of_one_letter_does_not_hang(kind: str, texts: list[str]) -> None:
     start = time.perf_counter()
-    tokenizer = train(["a" * 1_000_000, *texts], TokenizerConfig.model_validate({"kind": kind, "vocab": 400}), seed=0)
+    tokenizer = train(
+        ["a" * 1_000_000, *texts], TokenizerConfig.model_validate({"kind": kind, "vocab_size": 400}), seed=0
+    )
     assert time.perf_counter() - start < 20
     assert max(len(token) for token in tokenizer.get_vocab()) <= 102
 

@@ -93,8 +93,8 @@ class ToyLearner:
 
 
 def settings(**given) -> TrainingSettings:
-    base = {"budget": "12 steps", "learning_rate": 0.02, "precision": "fp32", "logging_steps": 1, "evaluations": 3}
-    return TrainingSettings(**{**base, "save_minutes": 1e9, "micro_batch_size": 3, **given})
+    base = {"budget": "12 steps", "learning_rate": 0.02, "precision": "fp32", "logging_steps": 1, "eval_count": 3}
+    return TrainingSettings(**{**base, "save_interval_minutes": 1e9, "micro_batch_size": 3, **given})
 
 
 def loop_of(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.core.data import Part, Sample
+from headstart.core.data import MixtureComponent, Sample
 from headstart.core.randomness import permute
 from headstart.training.batches import (
     WINDOW,
@@ -94,7 +94,7 @@ def test_seeds_give_other_orders():
 
 
 mixtures = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 1000)), min_size=1, max_size=8).map(
-    lambda found: [Part(size, weight / sum(w for _, w in found)) for size, weight in found]
+    lambda found: [MixtureComponent(size, weight / sum(w for _, w in found)) for size, weight in found]
 )
 
 
@@ -134,7 +134,7 @@ def test_a_step_of_a_mixture_is_a_pure_function(parts, batch_size, step):
 
 
 def test_one_part_alone_is_read_as_if_there_were_no_parts():
-    assert samples_by_share(5, 8, [Part(30, 1.0)], 3) == samples_of_step(5, 8, 30, 3)
+    assert samples_by_share(5, 8, [MixtureComponent(30, 1.0)], 3) == samples_of_step(5, 8, 30, 3)
 
 
 @pytest.mark.parametrize("lengths", [None, [3, 9, 4, 4, 8, 1, 2, 6, 5, 7, 3, 2, 9, 9, 1, 1, 5, 5, 5, 5]])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.training.budget import Budget, Spent
+from headstart.training.budget import Budget, Usage
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_epochs_become_just_enough_steps(epochs, batch_size, samples):
 
 
 def test_other_units_stay_and_shares_are_of_the_unit_asked_for():
-    spent = Spent(seconds=30, tokens=400, steps=5, flops=1e9)
+    spent = Usage(seconds=30, tokens=400, steps=5, flops=1e9)
     for text, share in (("1 min", 0.5), ("800 tokens", 0.5), ("10 steps", 0.5), ("1e9 flops", 1.0)):
         budget = Budget.parse(text)
         assert budget.in_steps(3, 7) == budget and budget.share(spent) == share

@@ -29,7 +29,7 @@ def advance(loop, steps: int) -> None:
 
 def adam(loop) -> dict[str, dict[str, torch.Tensor]]:
     names = {id(p): name for name, p in loop.learner.module.named_parameters()}
-    return {names[id(p)]: {k: v.clone() for k, v in state.items()} for p, state in loop.optimiser.state.items()}
+    return {names[id(p)]: {k: v.clone() for k, v in state.items()} for p, state in loop.optimizer.state.items()}
 
 
 def saved_steps(folder) -> list[str]:
@@ -51,13 +51,13 @@ def test_weights_optimiser_and_progress_come_back_to_the_bit(toy, tmp_path):
     for name in one:
         toy.assert_same(one[name], other[name])
     assert after.progress == before.progress and found.resumed_from == 3 and found.passed_over == []
-    settings = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in before.optimiser.param_groups]
-    assert settings == [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in after.optimiser.param_groups]
+    settings = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in before.optimizer.param_groups]
+    assert settings == [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in after.optimizer.param_groups]
 
 
 def test_tied_weights_are_saved_once_and_stay_tied(toy, tmp_path):
     loop = stepped(toy, tmp_path)
-    stored = state.collect(loop.learner.module, loop.optimiser, {})
+    stored = state.collect(loop.learner.module, loop.optimizer, {})
     assert "model.embedding.weight" in stored and "model.output.weight" not in stored
     loop.save()
     again = toy.loop(tmp_path, toy.Learner())

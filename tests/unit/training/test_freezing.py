@@ -46,11 +46,11 @@ def test_each_group_moves_from_its_share_on_and_not_before(toy, tmp_path):
         "embedding.weight": 1, "output.weight": 1, "output.bias": 1, "idle": None,
         "norm.weight": 4, "norm.bias": 4, "hidden.weight": 7, "hidden.bias": 7,
     }  # fmt: skip
-    assert loop.optimiser.state[made.module.hidden.weight]["step"] == 6
+    assert loop.optimizer.state[made.module.hidden.weight]["step"] == 6
     assert all(parameter.requires_grad for parameter in made.module.parameters())
 
 
-@pytest.mark.parametrize("given", [{}, {"keep_best": True, "evaluations": 6}, {"budget": "500 tokens"}])
+@pytest.mark.parametrize("given", [{}, {"keep_best": True, "eval_count": 6}, {"budget": "500 tokens"}])
 def test_stopped_before_between_and_after_the_starts_a_run_gives_the_same_bits(toy, tmp_path, given):
     smooth, rough = learner(toy), learner(toy)
     toy.train(tmp_path / "smooth", smooth, **given)
@@ -68,7 +68,7 @@ def test_the_best_weights_hold_what_was_frozen_then(toy, tmp_path):
     made.scores = [0.9, 0.1, 0.9]
     kept = {}
     _, outcome = toy.train(
-        tmp_path, made, toy.At(6, lambda: kept.update(toy.weights(made))), keep_best=True, evaluations=2
+        tmp_path, made, toy.At(6, lambda: kept.update(toy.weights(made))), keep_best=True, eval_count=2
     )
     assert outcome.progress.best_step == 6
     toy.assert_same(toy.weights(made), kept)

@@ -13,7 +13,7 @@ import torch
 from headstart.core.data import Sample
 from headstart.training.batches import samples_of_step
 from headstart.training.checkpoint import Progress
-from headstart.training.guard import DivergedError, Guard, read
+from headstart.training.guard import DivergedError, NanGuard, read
 
 
 def interrupt() -> None:
@@ -69,7 +69,7 @@ def test_what_was_written_after_the_checkpoint_is_not_written_twice(toy, tmp_pat
 
 
 def test_a_spike_is_told_from_noise_and_named_by_its_worst_rows(tmp_path):
-    guard, progress = Guard(tmp_path, 20), Progress(step=50)
+    guard, progress = NanGuard(tmp_path, 20), Progress(step=50)
     for number in range(40):
         assert judged(guard, progress, 3 + 0.05 * math.sin(number))
     rows = {Sample(0, place): float(place) for place in range(8)}
@@ -81,7 +81,7 @@ def test_a_spike_is_told_from_noise_and_named_by_its_worst_rows(tmp_path):
 
 
 def test_a_gradient_that_stands_out_is_a_spike_too_and_rows_are_not_sought_at_every_step(tmp_path):
-    guard, progress = Guard(tmp_path, 20), Progress(step=50)
+    guard, progress = NanGuard(tmp_path, 20), Progress(step=50)
     for number in range(40):
         judged(guard, progress, 3.0, 1 + number % 3)
     for step in (60, 61, 300):
@@ -92,7 +92,7 @@ def test_a_gradient_that_stands_out_is_a_spike_too_and_rows_are_not_sought_at_ev
 
 
 def test_bad_numbers_stay_out_of_the_window_and_it_does_not_grow(tmp_path):
-    guard, progress = Guard(tmp_path, 1000), Progress()
+    guard, progress = NanGuard(tmp_path, 1000), Progress()
     for number in range(300):
         judged(guard, progress, float("nan") if number % 3 == 0 else 2.0)
     assert len(progress.window) == 128 and all(math.isfinite(loss) for loss, _ in progress.window)
@@ -109,5 +109,5 @@ def test_the_window_survives_a_resume(toy, tmp_path):
 def test_a_process_that_does_not_write_judges_alike_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     progress = Progress()
-    assert not judged(Guard(None, 20), progress, float("nan")) and progress.bad_steps == 1
+    assert not judged(NanGuard(None, 20), progress, float("nan")) and progress.bad_steps == 1
     assert not list(tmp_path.iterdir())

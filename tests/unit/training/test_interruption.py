@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from headstart.training.interruption import Notice, Stopped
+from headstart.training.interruption import Stopped, StopSignal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_remembered_and_the_handlers_come_back(number, capfd):
     before = signal.getsignal(number)
-    with Notice(None) as notice:
+    with StopSignal(None) as notice:
         assert not notice.asked()
         os.kill(os.getpid(), number)
         assert notice.asked() and notice.came == signal.Signals(number).name
@@ -26,30 +26,30 @@ def test_a_signal_is_remembered_and_the_handlers_come_back(number, capfd):
 
 def test_a_file_in_the_folder_is_a_wish_to_stop_and_is_taken_away_when_obeyed(tmp_path, monkeypatch):
     monkeypatch.setattr("headstart.training.interruption._LOOKED_FOR_EVERY", 0.0)
-    notice = Notice(tmp_path)
+    notice = StopSignal(tmp_path)
     assert not notice.asked()
     (tmp_path / "stop").touch()
     assert notice.asked()
     stopped = notice.obeyed()
     assert isinstance(stopped, KeyboardInterrupt) and "the file stop" in str(stopped)
-    assert not (tmp_path / "stop").exists() and not Notice(tmp_path).asked()
+    assert not (tmp_path / "stop").exists() and not StopSignal(tmp_path).asked()
 
 
 def test_the_disk_is_not_asked_at_every_step(tmp_path):
-    notice = Notice(tmp_path)
+    notice = StopSignal(tmp_path)
     assert not notice.asked()
     (tmp_path / "stop").touch()
     assert not notice.asked(), "it looked again within a second"
 
 
 def test_another_process_s_wish_is_obeyed_too():
-    assert isinstance(Notice(None).obeyed(), Stopped)
+    assert isinstance(StopSignal(None).obeyed(), Stopped)
 
 
 def test_one_who_ignores_interrupts_goes_on_ignoring_them():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Notice(None) as notice:
+        with StopSignal(None) as notice:
             os.kill(os.getpid(), signal.SIGINT)
             assert not notice.asked()
     finally:
@@ -60,7 +60,7 @@ def test_other_threads_may_train_too():
     found = []
 
     def work():
-        with Notice(None) as notice:
+        with StopSignal(None) as notice:
             found.append(notice.asked())
 
     thread = threading.Thread(target=work)

@@ -18,7 +18,7 @@ DISTURBANCES = [
     pytest.param({}, id="plain"),
     pytest.param({"logging_steps": 5}, id="log of several steps"),
     pytest.param({"budget": "500 tokens", "lr_scheduler_type": "cosine"}, id="tokens"),
-    pytest.param({"budget": "4 epochs", "keep_best": True, "evaluations": 4}, id="best of epochs"),
+    pytest.param({"budget": "4 epochs", "keep_best": True, "eval_count": 4}, id="best of epochs"),
     pytest.param({"precision": "bf16", "weight_decay": 0.3}, id="bf16"),
 ]
 
@@ -88,7 +88,7 @@ if moment == "while saving":
         replace(staging, target)
     artifact._replace = torn
 trackers = [toy["At"](step, die)] if moment == "while logging" else []
-toy["train"](folder, toy["ToyLearner"](), *trackers, save_minutes=1e-9)
+toy["train"](folder, toy["ToyLearner"](), *trackers, save_interval_minutes=1e-9)
 """
 
 
@@ -135,7 +135,7 @@ def test_accumulation_equals_one_large_batch(toy, tmp_path, micro):
         def keep():
             kept.update({n: p.grad.clone() for n, p in learner.module.named_parameters() if p.grad is not None})
 
-        loop.optimiser.step = keep
+        loop.optimizer.step = keep
         loss, norm, *_ = loop._step(next(batches_from(0, learner, 8, loop.micro, 5, 0)))
         return loss, norm, kept
 
@@ -168,7 +168,7 @@ def test_a_loss_that_is_no_number_changes_nothing(toy, tmp_path):
     loss, *_ = loop._step(next(batches_from(0, learner, 8, 3, 5, 0)))
     assert math.isnan(loss) and loop.progress.bad_steps == 1 and loop.progress.step == 1
     toy.assert_same(toy.weights(learner), before)
-    assert not loop.optimiser.state and all(p.grad is None for p in learner.module.parameters())
+    assert not loop.optimizer.state and all(p.grad is None for p in learner.module.parameters())
 
 
 def test_bad_steps_in_between_are_survived_and_leave_moments_alone(toy, tmp_path):
@@ -176,7 +176,7 @@ def test_bad_steps_in_between_are_survived_and_leave_moments_alone(toy, tmp_path
     loop, outcome = toy.train(tmp_path, learner, stop_after_bad_steps=3)
     assert outcome.progress.step == 12 and outcome.progress.bad_steps == 0
     assert all(torch.isfinite(value).all() for value in toy.weights(learner).values())
-    state = loop.optimiser.state[learner.module.hidden.weight]
+    state = loop.optimizer.state[learner.module.hidden.weight]
     assert state["step"] == 10 and torch.isfinite(state["exp_avg_sq"]).all()
 
 
@@ -213,7 +213,7 @@ def test_the_best_weights_are_the_result(toy, tmp_path):
     learner.scores = [0.1, 0.9, 0.3, 0.2, 0.9]
     kept = {}
     at_best = toy.At(6, lambda: kept.update(toy.weights(learner)))
-    _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, evaluations=4)
+    _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, eval_count=4)
     assert outcome.progress.best_score == 0.9 and outcome.progress.best_step == 6
     assert outcome.validation == {"score": 0.9}
     toy.assert_same(toy.weights(learner), kept)
@@ -232,7 +232,7 @@ def test_what_is_told_was_measured_on_the_last_weights(toy, tmp_path, monkeypatc
     """A save may take the rest of the time, after a step that held-out data has not seen."""
     learner = toy.Learner()
     learner.scores = [0.5, 0.7]
-    loop = toy.loop(tmp_path, learner, budget="1 h", evaluations=2, save_minutes=1e-9)
+    loop = toy.loop(tmp_path, learner, budget="1 h", eval_count=2, save_interval_minutes=1e-9)
 
     def save():
         if loop.progress.step in (3, 5):
@@ -247,14 +247,14 @@ def test_what_is_told_was_measured_on_the_last_weights(toy, tmp_path, monkeypatc
 def test_the_best_weights_survive_a_resume(toy, tmp_path):
     smooth = toy.Learner()
     smooth.scores = [0.1, 0.9, 0.3, 0.2, 0.9]
-    toy.train(tmp_path / "a", smooth, keep_best=True, evaluations=4)
+    toy.train(tmp_path / "a", smooth, keep_best=True, eval_count=4)
     rough = toy.Learner()
     rough.scores = [0.1, 0.9]
     with pytest.raises(KeyboardInterrupt):
-        toy.train(tmp_path / "b", rough, toy.At(8, interrupt), keep_best=True, evaluations=4)
+        toy.train(tmp_path / "b", rough, toy.At(8, interrupt), keep_best=True, eval_count=4)
     rough = toy.Learner()
     rough.scores = [0.3, 0.2, 0.9]
-    _, outcome = toy.train(tmp_path / "b", rough, keep_best=True, evaluations=4)
+    _, outcome = toy.train(tmp_path / "b", rough, keep_best=True, eval_count=4)
     assert outcome.progress.best_step == 6
     toy.assert_same(toy.weights(rough), toy.weights(smooth))
 
@@ -274,7 +274,7 @@ def test_it_stops_when_it_runs_out_of_patience(toy, tmp_path, scores, patience, 
     learner.scores = list(scores)
     kept = {}
     at_best = toy.At(best, lambda: kept.update(toy.weights(learner)))
-    _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, evaluations=6, patience=patience)
+    _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, eval_count=6, early_stopping_patience=patience)
     assert (outcome.progress.step, outcome.progress.best_step) == (last, best)
     assert learner.scores == [], "it measures the best weights once more, and nothing after that"
     toy.assert_same(toy.weights(learner), kept)
@@ -286,18 +286,18 @@ def test_patience_survives_a_resume(toy, tmp_path, stop):
     rough = toy.Learner()
     rough.scores = [0.9, 0.3, 0.2, 0.1][: stop // 2]
     with pytest.raises(KeyboardInterrupt):
-        toy.train(tmp_path, rough, toy.At(stop, interrupt), keep_best=True, evaluations=6, patience=3)
+        toy.train(tmp_path, rough, toy.At(stop, interrupt), keep_best=True, eval_count=6, early_stopping_patience=3)
     rough = toy.Learner()
     rough.scores = [0.2, 0.1, 0.9] if stop == 5 else [0.9]
-    _, outcome = toy.train(tmp_path, rough, keep_best=True, evaluations=6, patience=3)
+    _, outcome = toy.train(tmp_path, rough, keep_best=True, eval_count=6, early_stopping_patience=3)
     assert (outcome.progress.step, outcome.progress.best_step, rough.scores) == (8, 2, [])
 
 
 def test_patience_needs_best_weights_and_time(toy, tmp_path):
-    with pytest.raises(RecipeError, match=r"training\.patience is 2.*last weights"):
-        toy.loop(tmp_path, toy.Learner(), patience=2)
-    with pytest.raises(ValueError, match="patience is 3 and evaluations is 3"):
-        toy.settings(patience=3)
+    with pytest.raises(RecipeError, match=r"training\.early_stopping_patience is 2.*last weights"):
+        toy.loop(tmp_path, toy.Learner(), early_stopping_patience=2)
+    with pytest.raises(ValueError, match="early_stopping_patience is 3 and eval_count is 3"):
+        toy.settings(early_stopping_patience=3)
 
 
 def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):
@@ -311,9 +311,9 @@ def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):
     assert toy.losses(tmp_path / "a") == toy.losses(tmp_path / "b")
 
 
-@pytest.mark.parametrize(("evaluations", "steps"), [(0, [12]), (3, [4, 8, 12]), (12, list(range(1, 13)))])
+@pytest.mark.parametrize(("eval_count", "steps"), [(0, [12]), (3, [4, 8, 12]), (12, list(range(1, 13)))])
 def test_held_out_data_is_measured_as_often_as_asked(toy, tmp_path, evaluations, steps):
-    toy.train(tmp_path, toy.Learner(), evaluations=evaluations)
+    toy.train(tmp_path, toy.Learner(), eval_count=evaluations)
     lines = map(dict, toy.losses(tmp_path))
     assert [line["step"] for line in lines if "validation/score" in line] == steps
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.training import optimizer as optimiser
-from headstart.training import precision
+from headstart.training import optimizer, precision
 from headstart.training.loop import Loop
 from headstart.training.muon import Muon, layer_matrices, orthogonalised
 
@@ -21,11 +20,11 @@ def learner_of(toy):
 def test_only_matrices_of_repeated_layers_are_orthogonal(toy):
     learner = learner_of(toy)
     assert [id(p) for p in layer_matrices(learner.module)] == [id(learner.module.hidden.weight)]
-    built = optimiser.build(
+    built = optimizer.build(
         learner.module, learner.parameter_groups(), toy.settings(optim="muon", muon_scale=7.0, learning_rate=0.01)
     )
     assert isinstance(built, Muon)
-    optimiser.set_rate(built, 0.01)
+    optimizer.set_rate(built, 0.01)
     rates = {id(p): group["lr"] for group in built.param_groups for p in group["params"]}
     assert rates.keys() == {id(p) for p in learner.module.parameters()}
     assert rates[id(learner.module.hidden.weight)] == pytest.approx(0.07)
@@ -36,8 +35,8 @@ def test_in_bf16_steps_are_those_of_torchs_two(toy, monkeypatch):
     monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     ours, theirs = learner_of(toy), learner_of(toy)
     settings = toy.settings(optim="muon", learning_rate=0.01, weight_decay=0.1)
-    built = optimiser.build(ours.module, ours.parameter_groups(), settings)
-    optimiser.set_rate(built, 0.01)
+    built = optimizer.build(ours.module, ours.parameter_groups(), settings)
+    optimizer.set_rate(built, 0.01)
     matrix = theirs.module.hidden.weight
     rest = [p for p in theirs.module.parameters() if p is not matrix]
     pair = [
@@ -87,7 +86,7 @@ def test_the_way_over_the_square_is_the_plain_iteration(shape, monkeypatch):
 
 def test_a_matrix_without_a_gradient_stays(toy):
     learner = learner_of(toy)
-    built = optimiser.build(learner.module, learner.parameter_groups(), toy.settings(optim="muon"))
+    built = optimizer.build(learner.module, learner.parameter_groups(), toy.settings(optim="muon"))
     before = learner.module.hidden.weight.clone()
     built.step()
     assert torch.equal(learner.module.hidden.weight, before)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headstart.core.data import ParameterGroup
-from headstart.training import optimizer as optimiser
+from headstart.training import optimizer
 
 
 def names_of(module, optimised, wanted) -> set[str]:
@@ -17,7 +17,7 @@ def names_of(module, optimised, wanted) -> set[str]:
 def test_only_matrices_decay(toy):
     module = toy.Learner().module
     groups = toy.Learner().parameter_groups()
-    built = optimiser.build(module, groups, toy.settings(weight_decay=0.1))
+    built = optimizer.build(module, groups, toy.settings(weight_decay=0.1))
     assert names_of(module, built, lambda g: g["weight_decay"] == 0.1) == {"embedding.weight", "hidden.weight"}
     rest = {"hidden.bias", "norm.weight", "norm.bias", "output.bias", "idle"}
     assert names_of(module, built, lambda g: g["weight_decay"] == 0.0) == rest
@@ -26,25 +26,25 @@ def test_only_matrices_decay(toy):
 def test_each_group_keeps_its_factor(toy):
     module = toy.Learner().module
     groups = [ParameterGroup(("embedding.weight", "hidden.bias"), 0.1), ParameterGroup(("hidden.weight",), 2.0)]
-    built = optimiser.build(module, groups, toy.settings())
-    optimiser.set_rate(built, 0.01)
+    built = optimizer.build(module, groups, toy.settings())
+    optimizer.set_rate(built, 0.01)
     rates = {name: g["lr"] for g in built.param_groups for name in names_of(module, built, lambda x, g=g: x is g)}
     assert rates == pytest.approx({"embedding.weight": 0.001, "hidden.bias": 0.001, "hidden.weight": 0.02})
-    optimiser.set_rate(built, 0.0)
+    optimizer.set_rate(built, 0.0)
     assert all(group["lr"] == 0 for group in built.param_groups)
 
 
 def test_frozen_parameters_are_left_out(toy):
     learner = toy.Learner()
     learner.module.hidden.requires_grad_(False)
-    built = optimiser.build(learner.module, learner.parameter_groups(), toy.settings())
+    built = optimizer.build(learner.module, learner.parameter_groups(), toy.settings())
     assert not {"hidden.weight", "hidden.bias"} & names_of(learner.module, built, lambda _: True)
 
 
 def test_settings_reach_adam(toy):
     learner = toy.Learner()
     given = toy.settings(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-7, learning_rate=0.003)
-    built = optimiser.build(learner.module, learner.parameter_groups(), given)
+    built = optimizer.build(learner.module, learner.parameter_groups(), given)
     for group in built.param_groups:
         assert (group["betas"], group["eps"], group["lr"]) == ((0.8, 0.95), 1e-7, 0.003)
 
@@ -52,8 +52,8 @@ def test_settings_reach_adam(toy):
 def test_decay_alone_shrinks_matrices_and_leaves_vectors(toy):
     learner = toy.Learner()
     before = toy.weights(learner)
-    built = optimiser.build(learner.module, learner.parameter_groups(), toy.settings(weight_decay=0.5))
-    optimiser.set_rate(built, 0.1)
+    built = optimizer.build(learner.module, learner.parameter_groups(), toy.settings(weight_decay=0.5))
+    optimizer.set_rate(built, 0.1)
     for parameter in learner.module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     built.step()

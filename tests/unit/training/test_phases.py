@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from headstart.core.data import Part
+from headstart.core.data import MixtureComponent
 from headstart.core.errors import RecipeError
 from headstart.training import compilation
 from headstart.training.batches import batches_from, global_batch
@@ -55,9 +55,9 @@ def test_each_phase_compiles_for_its_own_shapes(toy, tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(compilation, "compile_layers", lambda module: told.append("compiled"))
     monkeypatch.setattr(compilation, "forget_shapes", lambda: told.append("forgot"))
-    toy.train(tmp_path / "one", toy.Learner(), compile=True)
+    toy.train(tmp_path / "one", toy.Learner(), torch_compile=True)
     assert told == ["compiled"]
-    toy.train(tmp_path / "two", toy.Learner(), later=longer(toy), compile=True, micro_batch_size=None)
+    toy.train(tmp_path / "two", toy.Learner(), later=longer(toy), torch_compile=True, micro_batch_size=None)
     assert told == ["compiled", "compiled", "forgot"]
 
 
@@ -133,7 +133,7 @@ def test_batches_double_to_their_whole_size_over_a_share_of_the_budget(toy):
     assert growing([Phase(0.0, short, 8)], 0.0, 0.25) == [Phase(0.0, short, 8)]
 
 
-@pytest.mark.parametrize("parts", [(), (Part(12, 0.7), Part(8, 0.3))])
+@pytest.mark.parametrize("parts", [(), (MixtureComponent(12, 0.7), MixtureComponent(8, 0.3))])
 def test_growing_batches_read_the_samples_that_equal_ones_would(toy, parts):
     """Every sample comes in its turn, whatever the sizes of the updates that read it."""
     feed = toy.Learner()

@@ -146,14 +146,20 @@ def test_ranks_train_as_one_process_does(toy, tmp_path, ranks, count, micro):
 
 
 def test_time_ends_all_ranks_at_the_same_step_and_the_leader_measures_with_all_threads(toy, tmp_path, ranks):
-    told, _ = ranks(2, tmp_path, budget="1 s", evaluations=20, save_minutes=1e-3, threads=True)
+    told, _ = ranks(2, tmp_path, budget="1 s", eval_count=20, save_interval_minutes=1e-3, threads=True)
     assert told[0]["step"] == told[1]["step"] > 1 and told[0]["seconds"] == told[1]["seconds"] >= 1
     assert told[0]["validation"] == {"score": 2.0}
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_ranks_resume_to_the_bit_with_dropout(toy, tmp_path, ranks, parallel):
-    given = {"parallel": parallel, "dropout": 0.3, "micro_batch_size": 2, "save_minutes": 1e-9, "save_total_limit": 20}
+    given = {
+        "parallel": parallel,
+        "dropout": 0.3,
+        "micro_batch_size": 2,
+        "save_interval_minutes": 1e-9,
+        "save_total_limit": 20,
+    }
     ranks(2, tmp_path, **given)
     smooth, curve = ranks(2, tmp_path / "again", **given)[1], toy.losses(tmp_path)
     assert toy.losses(tmp_path / "again") == curve, "two runs of the same ranks differ"
@@ -194,7 +200,7 @@ def test_a_run_goes_on_whole_or_sharded_in_one_process_or_several(toy, tmp_path,
     """Two shard it, one goes on, two hold it whole, four shard it, one ends it: the curve is that of one process."""
     alone = toy.Learner(dropout=0.0)
     toy.train(tmp_path / "alone", alone)
-    folder, kept = tmp_path / "ranks", {"save_minutes": 1e-9, "save_total_limit": 20}
+    folder, kept = tmp_path / "ranks", {"save_interval_minutes": 1e-9, "save_total_limit": 20}
     ways = [(2, "fsdp", 0), (1, "ddp", 3), (2, "fsdp", 5), (2, "ddp", 7), (4, "fsdp", 9), (1, "ddp", 11)]
     for count, parallel, start in ways:
         forget_after(folder, start)
@@ -207,7 +213,7 @@ def test_a_run_goes_on_whole_or_sharded_in_one_process_or_several(toy, tmp_path,
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_checkpoint_holds_no_pickle_whoever_wrote_it(tmp_path, ranks, parallel):
-    ranks(2, tmp_path, parallel=parallel, save_minutes=1e-9)
+    ranks(2, tmp_path, parallel=parallel, save_interval_minutes=1e-9)
     files = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json"}
     assert len({path.name for path in files if path.suffix == ".safetensors"}) == (2 if parallel == "fsdp" else 1)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.errors import ResourceError
-from headstart.corpus.parts.steps import Outcome
+from headstart.corpus.parts.steps import StepOutput
 
 
 class LanguageConfig(Section):
@@ -36,13 +36,13 @@ class Language:
         """Load the model, once for a process."""
         self.config, self._detect = config, _detector()
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch with a column `language`, and a verdict on those of others or of none."""
         heads = pc.utf8_slice_codeunits(table["text"], 0, self.config.characters).to_pylist()
         labels, scores = zip(*map(self._label, heads), strict=True) if heads else ((), ())
         verdict = [self._verdict(label, score) for label, score in zip(labels, scores, strict=True)]
         labelled = table.append_column("language", pa.array(labels, pa.string()))
-        return Outcome(labelled, pa.array(verdict, pa.string()), Counter(labels))
+        return StepOutput(labelled, pa.array(verdict, pa.string()), Counter(labels))
 
     def _label(self, head: str) -> tuple[str, float]:
         best = self._detect(head.replace("\n", " "))

@@ -29,10 +29,10 @@ from headstart.corpus.parts.dropped import Dropped
 from headstart.corpus.parts.engine import evaluate
 from headstart.corpus.parts.files import PartFiles, finished, part_files
 from headstart.corpus.parts.receipt import REJECTS as REJECTED
-from headstart.corpus.parts.receipt import Books
-from headstart.corpus.parts.steps import Outcome, Step, characters
+from headstart.corpus.parts.receipt import RowCounts
+from headstart.corpus.parts.steps import CleaningStep, StepOutput, characters
 from headstart.corpus.read.batches import REJECTS, ReadBatch, read_batches
-from headstart.corpus.read.sources import Part, SourceConfig
+from headstart.corpus.read.sources import SourceConfig, SourcePart
 
 
 class CleanConfig(Section):
@@ -61,7 +61,7 @@ class PartSettings(Section):
 def clean_part(task: Mapping[str, Any]) -> dict[str, Any]:
     """Clean one part, unless it is finished, and return its books."""
     settings = _settings(task["settings"])
-    part, folder = Part(**task["part"]), settings.folder / "clean"
+    part, folder = SourcePart(**task["part"]), settings.folder / "clean"
     before = finished(folder, part.number)
     if before is not None:
         return before
@@ -77,11 +77,11 @@ def _settings(text: str) -> PartSettings:
 
 
 @lru_cache(maxsize=4)
-def _steps(settings_text: str) -> tuple[Step, ...]:
+def _steps(settings_text: str) -> tuple[CleaningStep, ...]:
     """Build the steps once for a worker process."""
     settings = _settings(settings_text)
     clean, exempt = settings.clean, {source.name: source.without for source in settings.sources if source.without}
-    steps: list[Step] = []
+    steps: list[CleaningStep] = []
     if clean.unicode is not None:
         steps.append(Unicode(clean.unicode))
     if clean.language is not None:
@@ -101,22 +101,22 @@ class Normal:
 
     name = ""
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch with a column more."""
         from daft import col
 
         made = evaluate(table.select(["text"]), {"normal": normal(col("text"))})
-        return Outcome(table.append_column("normal", made["normal"]))
+        return StepOutput(table.append_column("normal", made["normal"]))
 
 
 class _Cleaner:
     """The state of one part on its way."""
 
-    def __init__(self, settings: PartSettings, part: Part, files: PartFiles) -> None:
+    def __init__(self, settings: PartSettings, part: SourcePart, files: PartFiles) -> None:
         self.settings, self.part, self.files = settings, part, files
         self.source = next(source for source in settings.sources if source.name == part.source)
         self.steps = _steps(settings.model_dump_json())
-        self.books, self.number = Books(), 0
+        self.books, self.number = RowCounts(), 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = 0
         self.dropped = Dropped(files, self._masked)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.steps import Outcome, changed, flat, with_text
+from headstart.corpus.parts.steps import StepOutput, changed, flat, with_text
 
 Kind = Literal["email", "ip", "phone", "card", "key"]
 
@@ -127,7 +127,7 @@ class Personal:
         """Remember the section of the recipe."""
         self.kinds = [kind for kind in _PATTERNS if kind in config.replace]
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch with placeholders, and how many of each kind were put in."""
         from daft import col
         from daft.functions import regexp
@@ -135,20 +135,20 @@ class Personal:
         counts: Counter[str] = Counter()
         gates: dict[str, Any] = {kind: regexp(col("text"), _PATTERNS[kind].gate) for kind in self.kinds}
         if not gates:
-            return Outcome(table)
+            return StepOutput(table)
         found = evaluate(table.select(["text"]), gates)
         suspect = found[self.kinds[0]]
         for kind in self.kinds[1:]:
             suspect = pc.or_(suspect, found[kind])
         if not pc.any(suspect).as_py():
-            return Outcome(table, counts=counts)
+            return StepOutput(table, counts=counts)
         suspect = flat(suspect)
         flags = [found[kind].filter(suspect).to_pylist() for kind in self.kinds]
         replaced = []
         for text, *flagged in zip(table["text"].filter(suspect).to_pylist(), *flags, strict=True):
             kinds = [kind for kind, flag in zip(self.kinds, flagged, strict=True) if flag]
             replaced.append(replace(text, kinds, counts))
-        return Outcome(with_text(table, changed(table["text"], suspect, replaced)), counts=counts)
+        return StepOutput(with_text(table, changed(table["text"], suspect, replaced)), counts=counts)
 
 
 def masked(text: str, config: PersonalConfig) -> str:

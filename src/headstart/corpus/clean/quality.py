@@ -19,7 +19,7 @@ from headstart.corpus.clean.gopher import Gopher
 from headstart.corpus.clean.repetition import Repetition
 from headstart.corpus.clean.rules import Rule, Values, verdict
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.steps import Outcome, with_text
+from headstart.corpus.parts.steps import StepOutput, with_text
 
 
 class QualityConfig(Section):
@@ -45,7 +45,7 @@ class Quality:
         self.exempt = {source: set(names) for source, names in (exempt or {}).items()}
         self._require_known()
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch, C4's bad lines taken out, with a verdict on each document and its number of words."""
         if self.config.c4 is not None:
             table = self._without_bad_lines(table, self.config.c4)
@@ -54,7 +54,7 @@ class Quality:
         for rules, rows in self._by_source(table):
             mine = verdict(rules, values, len(table))
             decided = mine if rows is None else pc.if_else(pa.array(rows), mine, decided)
-        return Outcome(table, decided)
+        return StepOutput(table, decided)
 
     def measure(self, texts: pa.Array | pa.ChunkedArray) -> Values:
         """Return what the rules look at, by name, for each text."""

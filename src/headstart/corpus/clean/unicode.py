@@ -15,7 +15,7 @@ from pydantic import Field
 from headstart.core.config import Section
 from headstart.core.errors import ResourceError
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.steps import Outcome, changed, flat, with_text
+from headstart.corpus.parts.steps import StepOutput, changed, flat, with_text
 
 if TYPE_CHECKING:
     from daft import Expression
@@ -57,7 +57,7 @@ class Unicode:
         self._line_gate = re.compile(self._gate) if self._gate else None
         self._mend = _ftfy() if self._gate else None
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch with clean texts; what is left empty is dropped."""
         counts: Counter[str] = Counter()
         before = table["text"]
@@ -66,7 +66,7 @@ class Unicode:
         counts["documents changed"] = len(texts) - int(pc.sum(pc.equal(texts, before)).as_py() or 0)
         empty = pc.equal(pc.binary_length(texts), 0)
         verdict = pc.if_else(empty, "unicode.empty", pa.scalar(None, pa.string()))
-        return Outcome(with_text(table, texts), verdict, counts)
+        return StepOutput(with_text(table, texts), verdict, counts)
 
     def _mended(self, texts: pa.ChunkedArray | pa.Array, counts: Counter[str]) -> pa.ChunkedArray | pa.Array:
         from daft import col

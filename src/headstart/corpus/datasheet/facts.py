@@ -17,7 +17,7 @@ from headstart.corpus.datasheet import page as datasheet_page
 from headstart.corpus.datasheet.charts import waterfall
 from headstart.corpus.dedup import duplicates
 from headstart.corpus.parts.files import in_order, part_file
-from headstart.corpus.parts.receipt import Books
+from headstart.corpus.parts.receipt import RowCounts
 from headstart.corpus.read.sources import SourceConfig, licence_of
 from headstart.corpus.select.samples import draw
 
@@ -37,7 +37,7 @@ def gather(
     sources: Sequence[SourceConfig],
     identities: Mapping[str, Sequence[Mapping[str, Any]]],
     passed_over: Mapping[str, Sequence[str]],
-    books: Books,
+    books: RowCounts,
     cleaned: Sequence[Mapping[str, Any]],
     selected: Sequence[Mapping[str, Any]],
     sets: Sequence[Mapping[str, Any]],
@@ -103,7 +103,7 @@ def _source(
     source: SourceConfig, files: Sequence[Mapping[str, Any]], beside: Sequence[str],
     cleaned: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    mine = [Books.from_json(note["books"]) for note in cleaned if note["source"] == source.name]
+    mine = [RowCounts.from_json(note["books"]) for note in cleaned if note["source"] == source.name]
     return {
         "name": source.name,
         "files": len(files),
@@ -119,7 +119,7 @@ def _source(
     }
 
 
-def _set(entry: Mapping[str, Any], cleaned: Sequence[Mapping[str, Any]], books: Books) -> dict[str, Any]:
+def _set(entry: Mapping[str, Any], cleaned: Sequence[Mapping[str, Any]], books: RowCounts) -> dict[str, Any]:
     first, count = int(entry["first_item"]), int(entry["items"])
     found = {item for note in cleaned for item in note["items_found"] if first <= item < first + count}
     documents = books["contamination"].counts[f"documents with {entry['set']}"]

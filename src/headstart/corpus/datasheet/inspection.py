@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.registry import suggest
-from headstart.corpus.parts.receipt import Books
+from headstart.corpus.parts.receipt import RowCounts
 from headstart.corpus.select.part import SPLITS
 from headstart.corpus.select.samples import draw
 
@@ -32,7 +32,7 @@ def stats(folder: Path) -> dict[str, Any]:
 
 def render_stats(found: Mapping[str, Any]) -> str:
     """Write the receipt, the splits and the speed of each step."""
-    lines = Books.from_json(found["books"]).lines()
+    lines = RowCounts.from_json(found["books"]).lines()
     for split in SPLITS:
         held = found["splits"][split]
         lines.append(f"{split}: {held['documents']:,} documents, {held['characters']:,} characters")
@@ -52,7 +52,7 @@ def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, lis
     unfinished = folder / WORK / "clean"
     if not artifact.is_complete(folder) and unfinished.is_dir():
         notes = (json.loads(marker.read_text(encoding="utf-8")) for marker in sorted(unfinished.glob("part-*.json")))
-        books, folder = Books.of_parts(notes).to_json(), unfinished
+        books, folder = RowCounts.of_parts(notes).to_json(), unfinished
     else:
         books = _manifest(folder)["facts"]["books"]
     counts = {name: n for step in books for name, n in step["dropped"].items()}

@@ -23,8 +23,8 @@ from headstart.core.errors import DataError
 from headstart.corpus.dedup.fingerprints import normal
 from headstart.corpus.parts.engine import evaluate
 from headstart.corpus.parts.shingles import Hashes, ngrams, words_of
-from headstart.corpus.parts.steps import Outcome
-from headstart.corpus.read.formats import READERS, Reading, Row, Unreadable, suffix_of
+from headstart.corpus.parts.steps import StepOutput
+from headstart.corpus.read.formats import READERS, BadRow, RawRow, ReadOptions, suffix_of
 from headstart.corpus.read.readers import expand
 
 _SIEVE_BITS = 24
@@ -85,7 +85,7 @@ class Contamination:
         self._sieve: Bools = np.zeros(1 << _SIEVE_BITS, dtype=bool)
         self._sieve[_slots(self.hashes)] = True
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Return the batch with a column of the sets that each document holds items of, and a verdict."""
         owners, places = self._hits(table["normal"])
         held = np.bincount(owners, minlength=len(table)) >= self.config.hits
@@ -104,7 +104,7 @@ class Contamination:
                 marks[row].append(entry.name)
         marked = table.append_column("evaluation_sets", pa.array(marks, pa.list_(pa.string())))
         verdict = pc.if_else(pa.array(held), "contamination", pa.scalar(None, pa.string()))
-        return Outcome(marked, verdict if self.config.action == "drop" else None, counts)
+        return StepOutput(marked, verdict if self.config.action == "drop" else None, counts)
 
     def _hits(self, normals: pa.ChunkedArray) -> tuple[Ints, Ints]:
         """Return the number of the document and the place of the n-gram, once for each that stands in a document."""
@@ -172,7 +172,7 @@ def _texts(entry: EvaluationSet) -> list[str]:
         if reader is None:
             raise DataError(f"{path} has a suffix that no reader knows", do="Convert the evaluation set to jsonl")
         for column in entry.text:
-            texts += _filled(path, reader(str(path), Reading(column)))
+            texts += _filled(path, reader(str(path), ReadOptions(column)))
     if not texts:
         raise DataError(
             f"the evaluation set {entry.name} holds no text",
@@ -182,11 +182,11 @@ def _texts(entry: EvaluationSet) -> list[str]:
     return texts
 
 
-def _filled(path: Path, rows: Iterator[Row]) -> list[str]:
+def _filled(path: Path, rows: Iterator[RawRow]) -> list[str]:
     """Return the texts of rows that hold some; a row that cannot be read is an item that would never be found."""
     found: list[str] = []
     for row in rows:
-        if not isinstance(row.value, Unreadable):
+        if not isinstance(row.value, BadRow):
             found += [row.value] if row.value.strip() else []
         elif row.value.error is not None:
             raise row.value.error

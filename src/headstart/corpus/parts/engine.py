@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.core.errors import HeadstartError, ResourceError, told_elsewhere
+from headstart.core.errors import HeadstartError, ResourceError, error_from_dict
 from headstart.core.processes import cores
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _pool(daft: Any, function: str, count: int) -> Callable[..., Any]:
 def _raise(error: Mapping[str, str]) -> None:
     if "traceback" in error:
         raise RuntimeError("a task of the corpus failed:\n" + error["traceback"])
-    raise told_elsewhere(error)
+    raise error_from_dict(error)
 
 
 def frame(folder: Path, *columns: str) -> DataFrame:

@@ -15,7 +15,7 @@ REJECTS, DUPLICATES = "rejects", "duplicates"
 
 
 @dataclass
-class StepBooks:
+class StepCounts:
     """What one step took in and what became of it."""
 
     rows_in: int = 0
@@ -27,7 +27,7 @@ class StepBooks:
     counts: Counter[str] = field(default_factory=Counter)
     """What else the step counted."""
 
-    def add(self, other: StepBooks) -> None:
+    def add(self, other: StepCounts) -> None:
         """Add another part's books of the same step."""
         for name in ("rows_in", "rows_out", "characters_in", "characters_out"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -48,19 +48,19 @@ def _is_other(rule: str) -> bool:
     return rule == REJECTS or rule.startswith(DUPLICATES)
 
 
-class Books:
+class RowCounts:
     """The books of all steps, in their order."""
 
     def __init__(self) -> None:
         """Open empty books."""
-        self.steps: dict[str, StepBooks] = {}
+        self.steps: dict[str, StepCounts] = {}
 
-    def __getitem__(self, step: str) -> StepBooks:
-        return self.steps.setdefault(step, StepBooks())
+    def __getitem__(self, step: str) -> StepCounts:
+        return self.steps.setdefault(step, StepCounts())
 
     def check(self) -> None:
         """Raise unless every step's rows balance, and each step took in what the one before it gave out."""
-        before: tuple[str, StepBooks] | None = None
+        before: tuple[str, StepCounts] | None = None
         for name, step in self.steps.items():
             booked = step.rows_out + sum(step.dropped.values())
             if step.rows_in != booked:
@@ -104,24 +104,24 @@ class Books:
         ]
 
     @classmethod
-    def from_json(cls, written: Iterable[Mapping[str, Any]]) -> Books:
+    def from_json(cls, written: Iterable[Mapping[str, Any]]) -> RowCounts:
         """Read books that `to_json` wrote."""
         books = cls()
         for entry in written:
             numbers = {key: entry[key] for key in ("rows_in", "rows_out", "characters_in", "characters_out")}
-            found = StepBooks(**numbers, dropped=Counter(entry["dropped"]), counts=Counter(entry["counts"]))
+            found = StepCounts(**numbers, dropped=Counter(entry["dropped"]), counts=Counter(entry["counts"]))
             books[entry["step"]].add(found)
         return books
 
     @classmethod
-    def of_parts(cls, notes: Iterable[Mapping[str, Any]]) -> Books:
+    def of_parts(cls, notes: Iterable[Mapping[str, Any]]) -> RowCounts:
         """Add up the books that finished parts noted."""
         books = cls()
         for note in notes:
             books.add(cls.from_json(note["books"]))
         return books
 
-    def add(self, other: Books) -> None:
+    def add(self, other: RowCounts) -> None:
         """Add another part's books."""
         for name, step in other.steps.items():
             self[name].add(step)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 
 @dataclass
-class Outcome:
+class StepOutput:
     """A batch after a step."""
 
     table: pa.Table
@@ -22,12 +22,12 @@ class Outcome:
     """What the step found and changed, for the datasheet."""
 
 
-class Step(Protocol):
+class CleaningStep(Protocol):
     """One step of cleaning; its settings are its own."""
 
     name: str
 
-    def apply(self, table: pa.Table) -> Outcome:
+    def apply(self, table: pa.Table) -> StepOutput:
         """Judge and change a batch with at least the columns `id` and `text`."""
         ...
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headstart.corpus.read import tables
-from headstart.corpus.read.formats import Reading, Row, Unreadable, plain, suffix_of
-from headstart.corpus.read.sources import KNOWN, Part, SourceConfig
+from headstart.corpus.read.formats import BadRow, RawRow, ReadOptions, plain, suffix_of
+from headstart.corpus.read.sources import KNOWN, SourceConfig, SourcePart
 from headstart.corpus.read.streams import too_long
 
 _MOST_ROWS, _MOST_REJECTS = 1 << 16, 1 << 13
@@ -42,12 +42,12 @@ class ReadBatch:
     rejects: list[dict[str, Any]] = field(default_factory=list)
 
 
-def read_batches(part: Part, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
+def read_batches(part: SourcePart, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
     """Yield the rows of a part, texts of nothing among them, in batches of a few megabytes."""
     if suffix_of(part.path) == "parquet":
         yield from _merged(_parquet(part, source, longest))
         return
-    reading = Reading(
+    reading = ReadOptions(
         source.text,
         (source.url,) if source.url else (),
         source.documents == "file",
@@ -58,12 +58,12 @@ def read_batches(part: Part, source: SourceConfig, longest: int) -> Iterator[Rea
     yield from _gathered(part, source, KNOWN[suffix_of(part.path)](part.path, reading))
 
 
-def _gathered(part: Part, source: SourceConfig, rows: Iterator[Row]) -> Iterator[ReadBatch]:
+def _gathered(part: SourcePart, source: SourceConfig, rows: Iterator[RawRow]) -> Iterator[ReadBatch]:
     batch, ids, urls, texts, size = ReadBatch(), list[str](), list[str | None](), list[str](), 0
     # Lines of a range are numbered from its beginning, so it is their offset that names them.
     by_offset = suffix_of(part.path) == "jsonl"
     for row in rows:
-        if isinstance(row.value, Unreadable):
+        if isinstance(row.value, BadRow):
             batch.rejects.append(_reject(part, row.place, row.offset, row.value))
             batch.rows += row.value.rows
         else:
@@ -82,15 +82,15 @@ def _gathered(part: Part, source: SourceConfig, rows: Iterator[Row]) -> Iterator
         yield batch
 
 
-def _parquet(part: Part, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
+def _parquet(part: SourcePart, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
     """Read columns as they lie, without a loop over rows unless some text is no UTF-8."""
     number = part.first_row
     columns = [source.text, *([source.url] if source.url else [])]
     stop = tables.groups_of(part.path) if part.stop is None else part.stop
     for batch in tables.batches(part.path, columns, range(part.start, stop)):
-        if isinstance(batch, tables.Lost):
+        if isinstance(batch, tables.LostRows):
             # One reject for all of them: it carries their number into the books, and a million of them cost no memory.
-            lost, where = Unreadable(batch.reason, rows=batch.rows), "file" if batch.is_whole_file else f"row {number}"
+            lost, where = BadRow(batch.reason, rows=batch.rows), "file" if batch.is_whole_file else f"row {number}"
             yield ReadBatch(batch.rows, rejects=[_reject(part, where, number, lost)])
             number += batch.rows
             continue
@@ -117,14 +117,14 @@ def _addresses(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.large_string()), found)
 
 
-def _as_strings(values: pa.Array, longest: int) -> tuple[pa.Array, dict[int, Unreadable]]:
+def _as_strings(values: pa.Array, longest: int) -> tuple[pa.Array, dict[int, BadRow]]:
     """Return bytes as texts, nulls as empty ones, and why some cannot be."""
-    bad = dict[int, Unreadable]()
+    bad = dict[int, BadRow]()
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) > longest:
         for place in pc.indices_nonzero(pc.fill_null(pc.greater(lengths, longest), False)).to_pylist():
             reason = too_long("text", lengths[place].as_py(), longest)
-            bad[place] = Unreadable(reason, raw=values[place].as_buffer()[:_RAW_BYTES].to_pybytes())
+            bad[place] = BadRow(reason, raw=values[place].as_buffer()[:_RAW_BYTES].to_pybytes())
         values = pc.if_else(pc.greater(lengths, longest), pa.scalar(None, values.type), values)
     try:
         return pc.fill_null(values.cast(pa.large_string()), ""), bad
@@ -136,7 +136,7 @@ def _as_strings(values: pa.Array, longest: int) -> tuple[pa.Array, dict[int, Unr
             texts.append((raw or b"").decode("utf-8"))
         except UnicodeDecodeError as error:
             texts.append("")
-            bad[place] = Unreadable(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
+            bad[place] = BadRow(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
     return pa.array(texts, pa.large_string()), bad
 
 
@@ -154,7 +154,7 @@ def _merged(batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
         yield held
 
 
-def _reject(part: Part, place: str, offset: int, fault: Unreadable) -> dict[str, Any]:
+def _reject(part: SourcePart, place: str, offset: int, fault: BadRow) -> dict[str, Any]:
     return {
         "source": part.source,
         "file": part.file,

@@ -24,7 +24,7 @@ _CSV_RECORD_LINES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class BadRow:
     """Why a row could not become text, and the error to raise where that may not be passed over."""
 
     reason: str
@@ -33,18 +33,18 @@ class Unreadable:
     raw: bytes = b""
 
 
-class Row(NamedTuple):
+class RawRow(NamedTuple):
     """The place in the file, such as "row 7", what stood there, and where that begins in the unpacked bytes."""
 
     place: str
-    value: str | Unreadable
+    value: str | BadRow
     offset: int = -1
     kept: dict[str, str | None] | None = None
     """Other columns that were asked for (an address, an id)."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What is read of a file: the column, what is kept beside it, and how it is cut."""
 
     column: str = "text"
@@ -55,9 +55,9 @@ class Reading:
     longest: int | None = None
 
 
-def reader_of(path: Path, column: str, documents: str) -> Iterator[Row]:
+def reader_of(path: Path, column: str, documents: str) -> Iterator[RawRow]:
     """Return an iterator over the rows of a file, chosen by its suffix."""
-    reading = Reading(column, whole_file=documents == "file")
+    reading = ReadOptions(column, whole_file=documents == "file")
     suffix = suffix_of(path.name)
     if suffix not in READERS:
         raise DataError(
@@ -81,7 +81,7 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def read_text(path: str, reading: Reading) -> Iterator[Row]:
+def read_text(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield documents of plain text: the whole file, or blocks between blank lines.
 
     A line that is not UTF-8 is cut out as a row of its own; the lines around it stay. Of a document that is too long
@@ -92,8 +92,8 @@ def read_text(path: str, reading: Reading) -> Iterator[Row]:
     longest = math.inf if reading.longest is None else reading.longest
     for number, line in enumerate(streams.lines(path, longest=reading.longest), start=1):
         text = decoded(line, path)
-        if isinstance(text, Unreadable):
-            yield Row(f"line {number}", text, line.offset)
+        if isinstance(text, BadRow):
+            yield RawRow(f"line {number}", text, line.offset)
         elif text.strip() or reading.whole_file:
             begun = begun if size else line.offset
             size += len(line.raw)
@@ -102,39 +102,39 @@ def read_text(path: str, reading: Reading) -> Iterator[Row]:
             else:
                 held.append(text)
         elif size:
-            yield Row(f"document {ordinal}", _document(held, size, longest), begun)
+            yield RawRow(f"document {ordinal}", _document(held, size, longest), begun)
             ordinal, held, size = ordinal + 1, [], 0
     if size:
-        yield Row(f"document {ordinal}", _document(held, size, longest), begun)
+        yield RawRow(f"document {ordinal}", _document(held, size, longest), begun)
 
 
-def read_jsonl(path: str, reading: Reading) -> Iterator[Row]:
+def read_jsonl(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield one text per line of JSON; a first row without the column is an error, a later one a reject."""
     seen_column = False
     for number, line in enumerate(streams.lines(path, reading.start, reading.stop, reading.longest)):
         # Rows are counted from the beginning of the range, so that further on their offset tells where they stand.
         place, text = f"byte {line.offset}" if reading.start else f"row {number}", decoded(line, path)
-        if isinstance(text, Unreadable) or not text.strip():
-            yield Row(place, text if isinstance(text, Unreadable) else "", line.offset)
+        if isinstance(text, BadRow) or not text.strip():
+            yield RawRow(place, text if isinstance(text, BadRow) else "", line.offset)
             continue
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            yield Row(place, Unreadable(f"not JSON ({error})", raw=line.raw), line.offset)
+            yield RawRow(place, BadRow(f"not JSON ({error})", raw=line.raw), line.offset)
             continue
         if not isinstance(record, dict):
-            wrong = Unreadable(f"a JSON {type(record).__name__}, not an object", raw=line.raw)
-            yield Row(place, wrong, line.offset)
+            wrong = BadRow(f"a JSON {type(record).__name__}, not an object", raw=line.raw)
+            yield RawRow(place, wrong, line.offset)
         elif reading.column not in record:
             error_ = None if seen_column else tables.no_column(path, reading.column, list(record))
-            yield Row(place, Unreadable(f"no column {reading.column!r}", error_, raw=line.raw), line.offset)
+            yield RawRow(place, BadRow(f"no column {reading.column!r}", error_, raw=line.raw), line.offset)
         else:
             seen_column = True
             kept = {name: plain(record.get(name)) for name in reading.keep}
-            yield Row(place, as_text(record[reading.column], reading.column), line.offset, kept)
+            yield RawRow(place, as_text(record[reading.column], reading.column), line.offset, kept)
 
 
-def read_csv(path: str, reading: Reading) -> Iterator[Row]:
+def read_csv(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield one text per CSV record under a header.
 
     Undecodable bytes are carried through and reject their record. Where a record over several lines proves wrong, its
@@ -145,10 +145,10 @@ def read_csv(path: str, reading: Reading) -> Iterator[Row]:
     header, number = feed.record() or [], 0
     if isinstance(header, csv.Error) or reading.column not in header:
         error = tables.no_column(path, reading.column, [] if isinstance(header, csv.Error) else header)
-        yield Row("row 0", Unreadable(error.found, error))
+        yield RawRow("row 0", BadRow(error.found, error))
         # Told by itself, since a strict reader ends here and need not count them.
         if (others := feed.rows(0 if isinstance(header, csv.Error) else len(header)) - 1) > 0:
-            yield Row("row 1", Unreadable(error.found, error, others))
+            yield RawRow("row 1", BadRow(error.found, error, others))
         return
     position, longest = header.index(reading.column), math.inf if reading.longest is None else reading.longest
     while (record := feed.record()) is not None:
@@ -157,56 +157,56 @@ def read_csv(path: str, reading: Reading) -> Iterator[Row]:
         if not isinstance(record, csv.Error) and len(record) == len(header):
             kept = {name: plain(record[header.index(name)]) if name in header else None for name in reading.keep}
             text = as_text(record[position], reading.column)
-            yield Row(place, text if feed.size <= longest else _too_long("record", feed.size, longest), offset, kept)
+            yield RawRow(place, text if feed.size <= longest else _too_long("record", feed.size, longest), offset, kept)
         elif not record:
-            yield Row(place, "", offset)
+            yield RawRow(place, "", offset)
         else:
             raw, opened = feed.taken[0].raw, feed.number + 1
             feed.go_back()
-            yield Row(place, _bad_record(path, record, len(header), opened, raw), offset)
+            yield RawRow(place, _bad_record(path, record, len(header), opened, raw), offset)
 
 
-def read_parquet(path: str, reading: Reading) -> Iterator[Row]:
+def read_parquet(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield one text per row, a small batch of one row group at a time, without trusting that it is UTF-8."""
     number = 0
     groups = range(reading.start, tables.groups_of(path) if reading.stop is None else reading.stop)
     for batch in tables.batches(path, (reading.column,), groups):
-        if isinstance(batch, tables.Lost):
+        if isinstance(batch, tables.LostRows):
             place = "file" if batch.is_whole_file else f"row {number}"
-            yield Row(place, Unreadable(batch.reason, batch.error, batch.rows))
+            yield RawRow(place, BadRow(batch.reason, batch.error, batch.rows))
             number += batch.rows
         else:
             for value in batch.column(0).to_pylist():
-                yield Row(f"row {number}", "" if value is None else utf8(value), number)
+                yield RawRow(f"row {number}", "" if value is None else utf8(value), number)
                 number += 1
 
 
-def decoded(line: Line, path: str) -> str | Unreadable:
+def decoded(line: Line, path: str) -> str | BadRow:
     """Return a line as text, or why it is none; damage to the file as a whole is an error to strict readers."""
     if line.fault:
         advice = "Fetch the file again or take it out"
-        return Unreadable(line.fault, DataError(f"{path} is a {line.fault}", do=advice))
+        return BadRow(line.fault, DataError(f"{path} is a {line.fault}", do=advice))
     return utf8(line.raw)
 
 
-def utf8(raw: bytes) -> str | Unreadable:
+def utf8(raw: bytes) -> str | BadRow:
     """Decode strictly."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Unreadable(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
+        return BadRow(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
 
 
-def as_text(value: Any, column: str) -> str | Unreadable:
+def as_text(value: Any, column: str) -> str | BadRow:
     """Accept text alone: a missing value is empty, and lone surrogates cannot be written as UTF-8 again."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        return Unreadable(f"column {column!r} holds a {type(value).__name__}, not text", raw=repr(value).encode())
+        return BadRow(f"column {column!r} holds a {type(value).__name__}, not text", raw=repr(value).encode())
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        return Unreadable(
+        return BadRow(
             f"not Unicode text (lone surrogate or bad byte at {error.start})", raw=value.encode("utf-8", "replace")
         )
     return value
@@ -217,23 +217,23 @@ def plain(value: Any) -> str | None:
     return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
 
 
-def _document(lines: list[str], size: int, longest: float) -> str | Unreadable:
+def _document(lines: list[str], size: int, longest: float) -> str | BadRow:
     return _too_long("document", size, longest) if size > longest else "".join(lines).strip("\r\n")
 
 
-def _too_long(what: str, size: int, longest: float) -> Unreadable:
-    return Unreadable(streams.too_long(what, size, longest))
+def _too_long(what: str, size: int, longest: float) -> BadRow:
+    return BadRow(streams.too_long(what, size, longest))
 
 
-def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int, raw: bytes) -> Unreadable:
+def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int, raw: bytes) -> BadRow:
     if not isinstance(record, csv.Error):
-        return Unreadable(f"{len(record)} fields where the header has {width}", raw=raw)
+        return BadRow(f"{len(record)} fields where the header has {width}", raw=raw)
     if "unexpected end of data" not in str(record):
-        return Unreadable(f"not CSV ({record})", raw=raw)
+        return BadRow(f"not CSV ({record})", raw=raw)
     error = DataError(
         f"{path}: the record at line {line} opens a quote that is never closed", do="Mend the quotes of that line"
     )
-    return Unreadable("an open quote that is never closed", error, raw=raw)
+    return BadRow("an open quote that is never closed", error, raw=raw)
 
 
 class _CsvLines:
@@ -283,7 +283,7 @@ class _CsvLines:
             yield line.raw.decode("utf-8", "surrogateescape")
 
 
-READERS: dict[str, Callable[[str, Reading], Iterator[Row]]] = {
+READERS: dict[str, Callable[[str, ReadOptions], Iterator[RawRow]]] = {
     "txt": read_text,
     "tokens": read_text,
     "jsonl": read_jsonl,

@@ -131,7 +131,7 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
         for row in reader:
             if receipt is not None:
                 receipt.rows += 1
-            if isinstance(row.value, formats.Unreadable):
+            if isinstance(row.value, formats.BadRow):
                 if row.value.error is not None:
                     raise row.value.error
                 yield Reject(name, row.place, row.value.reason)

@@ -20,12 +20,12 @@ from headstart.core.config import Section
 from headstart.core.errors import DataError
 from headstart.corpus.read import addresses, patterns, readers, tables
 from headstart.corpus.read.addresses import is_remote
-from headstart.corpus.read.formats import READERS, Reading, Row, printable, suffix_of
+from headstart.corpus.read.formats import READERS, RawRow, ReadOptions, printable, suffix_of
 from headstart.corpus.read.streams import opened, packer_of
 from headstart.corpus.read.warc import read_warc
 from headstart.corpus.read.webpages import read_html
 
-KNOWN: dict[str, Callable[[str, Reading], Iterator[Row]]] = {
+KNOWN: dict[str, Callable[[str, ReadOptions], Iterator[RawRow]]] = {
     **READERS,
     "warc": read_warc,
     "wet": read_warc,
@@ -57,7 +57,7 @@ class SourceConfig(Section):
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """What one task reads."""
 
     number: int
@@ -104,13 +104,13 @@ def passed_over(source: SourceConfig) -> list[str]:
     return patterns.matched(source.files, KNOWN).passed_over
 
 
-def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[Part]:
+def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[SourcePart]:
     """Return the parts of all sources in their order, numbered."""
-    parts: list[Part] = []
+    parts: list[SourcePart] = []
     for source in sources:
         for path, name in files_of(source).items():
             for start, stop, first_row in _ranges(path, source.text, int(megabytes * 1e6)):
-                parts.append(Part(len(parts), source.name, path, start, stop, first_row, name))
+                parts.append(SourcePart(len(parts), source.name, path, start, stop, first_row, name))
     return parts
 
 

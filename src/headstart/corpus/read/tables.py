@@ -26,7 +26,7 @@ _BATCH_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRows:
     """Rows that a file promises and does not give."""
 
     rows: int
@@ -45,7 +45,7 @@ def groups_of(path: str) -> int:
         return 1
 
 
-def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterator[pa.RecordBatch | Lost]:
+def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterator[pa.RecordBatch | LostRows]:
     """Yield batches of some columns of some row groups, texts as bytes; the first column must be there and hold text.
 
     A column beside it that is not there, or holds what cannot be printed (a list), is null.
@@ -55,13 +55,13 @@ def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterato
             wrong = _wrong(PurePosixPath(path).name, columns[0], file.schema_arrow)
             if wrong is not None:
                 rows = sum(int(file.metadata.row_group(group).num_rows) for group in groups)
-                yield Lost(max(1, rows), str(DataError(wrong.found, allowed=wrong.allowed)), wrong, True)
+                yield LostRows(max(1, rows), str(DataError(wrong.found, allowed=wrong.allowed)), wrong, True)
                 return
             for group in groups:
                 yield from _group(path, file, columns, group)
     except (pa.ArrowException, OSError) as error:
         reason = f"cannot be read as parquet ({first_line(error)})"
-        yield Lost(1, reason, DataError(f"{path} {reason}", do="Restore the file or take it out"), True)
+        yield LostRows(1, reason, DataError(f"{path} {reason}", do="Restore the file or take it out"), True)
 
 
 def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
@@ -73,7 +73,7 @@ def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
     )
 
 
-def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) -> Iterator[pa.RecordBatch | Lost]:
+def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) -> Iterator[pa.RecordBatch | LostRows]:
     there = [name for name in columns if name in file.schema_arrow.names]
     promised, given = int(file.metadata.row_group(group).num_rows), 0
     try:
@@ -91,7 +91,7 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
             f"{path} promises {promised:,} rows in row group {group} and gave {given:,} ({reason})",
             do="Restore the file or take it out",
         )
-        yield Lost(promised - given, f"row group {group} cannot be read ({reason})", raised)
+        yield LostRows(promised - given, f"row group {group} cannot be read ({reason})", raised)
 
 
 def bytes_of(group: Any, column: str) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headstart.corpus.read import streams, webpages
-from headstart.corpus.read.formats import Reading, Row, Unreadable, utf8
+from headstart.corpus.read.formats import BadRow, RawRow, ReadOptions, utf8
 
 _BEGINS, _BETWEEN = b"WARC/", b"\r\n\r\n"
 _LONGEST_HEADER = 1 << 16
 _LONGEST = 1 << 30
 
 
-def read_warc(path: str, reading: Reading) -> Iterator[Row]:
+def read_warc(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield the text of each page or text record; records of other types (requests, metadata) are no rows."""
     buffer, number = _Buffer(streams.chunks(path)), 0
     longest = reading.longest or _LONGEST
@@ -25,13 +25,13 @@ def read_warc(path: str, reading: Reading) -> Iterator[Row]:
         found = _record(buffer, longest)
         if found is None:
             continue
-        yield Row(f"record {number}", found[1], offset, {"url": found[0]})
+        yield RawRow(f"record {number}", found[1], offset, {"url": found[0]})
         number += 1
     for offset, fault in buffer.faults:
-        yield Row(f"byte {offset}", Unreadable(fault), offset)
+        yield RawRow(f"byte {offset}", BadRow(fault), offset)
 
 
-def _record(buffer: _Buffer, longest: int) -> tuple[str | None, str | Unreadable] | None:
+def _record(buffer: _Buffer, longest: int) -> tuple[str | None, str | BadRow] | None:
     """Take one record off the buffer: its address and text or fault, or None for a type that holds no document."""
     begin = bytes(buffer.data[:200])
     if not buffer.data.startswith(_BEGINS):
@@ -61,7 +61,7 @@ def _record(buffer: _Buffer, longest: int) -> tuple[str | None, str | Unreadable
     return _document(header, body, longest)
 
 
-def _document(header: dict[str, str], body: bytes, longest: int) -> tuple[str | None, str | Unreadable] | None:
+def _document(header: dict[str, str], body: bytes, longest: int) -> tuple[str | None, str | BadRow] | None:
     kind, url = header.get("warc-type", ""), header.get("warc-target-uri")
     if kind == "conversion":
         return url, utf8(body)
@@ -73,10 +73,10 @@ def _document(header: dict[str, str], body: bytes, longest: int) -> tuple[str | 
     return None
 
 
-def _lost(buffer: _Buffer, reason: str, raw: bytes, skip: int) -> Unreadable:
+def _lost(buffer: _Buffer, reason: str, raw: bytes, skip: int) -> BadRow:
     """Move the buffer to the next place that looks like a record and say what was lost."""
     buffer.seek_record(skip)
-    return Unreadable(reason, raw=raw)
+    return BadRow(reason, raw=raw)
 
 
 def _fields(header: bytes) -> dict[str, str]:

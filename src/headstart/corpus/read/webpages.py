@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from headstart.core.errors import ResourceError
 from headstart.corpus.read import streams
-from headstart.corpus.read.formats import Reading, Row, Unreadable
+from headstart.corpus.read.formats import BadRow, RawRow, ReadOptions
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _DECLARED_WITHIN = 4096
@@ -17,22 +17,22 @@ _STATUS = re.compile(rb"HTTP/[0-9.]+ +([0-9]{3})")
 _LONGEST = 1 << 30
 
 
-def read_html(path: str, reading: Reading) -> Iterator[Row]:
+def read_html(path: str, reading: ReadOptions) -> Iterator[RawRow]:
     """Yield the one text of a file of HTML."""
     held, size = bytearray(), 0
     for chunk in streams.chunks(path):
         if isinstance(chunk, streams.Fault):
-            yield Row("file", Unreadable(chunk.reason), 0)
+            yield RawRow("file", BadRow(chunk.reason), 0)
             return
         size += len(chunk)
         if reading.longest is not None and size > reading.longest:
-            yield Row("file", Unreadable(f"a page of more than {reading.longest:,} bytes"), 0)
+            yield RawRow("file", BadRow(f"a page of more than {reading.longest:,} bytes"), 0)
             return
         held += chunk
-    yield Row("document 0", text_of(bytes(held)), 0)
+    yield RawRow("document 0", text_of(bytes(held)), 0)
 
 
-def text_of_response(response: bytes, longest: int = _LONGEST) -> str | Unreadable:
+def text_of_response(response: bytes, longest: int = _LONGEST) -> str | BadRow:
     """Return the text of an HTTP response as crawls store it: status line, headers, body, chunked and packed or not.
 
     What is no page (a status other than 2xx, a picture) has no text.
@@ -40,7 +40,7 @@ def text_of_response(response: bytes, longest: int = _LONGEST) -> str | Unreadab
     head, between, body = response.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
     if not between or status is None:
-        return Unreadable("not an HTTP response", raw=response[:200])
+        return BadRow("not an HTTP response", raw=response[:200])
     if not status[1].startswith(b"2"):
         return ""
     fields = {
@@ -56,18 +56,18 @@ def text_of_response(response: bytes, longest: int = _LONGEST) -> str | Unreadab
         if body and fields.get(b"content-encoding") in (b"gzip", b"x-gzip", b"deflate"):
             body = _inflated(body, longest)
     except (ValueError, zlib.error) as error:
-        return Unreadable(f"a body that cannot be unpacked ({error})", raw=body[:200])
+        return BadRow(f"a body that cannot be unpacked ({error})", raw=body[:200])
     declared = _CHARSET.search(kind)
     if b"html" not in kind:
         return _decoded(body, declared[1] if declared else None)
     return text_of(body, declared[1] if declared else None)
 
 
-def text_of(page: bytes, charset: bytes | None = None) -> str | Unreadable:
+def text_of(page: bytes, charset: bytes | None = None) -> str | BadRow:
     """Return the main text of a page; nothing where it has none."""
     declared = _CHARSET.search(page[:_DECLARED_WITHIN])
     html = _decoded(page, charset or (declared[1] if declared else None))
-    if isinstance(html, Unreadable) or not html.strip():
+    if isinstance(html, BadRow) or not html.strip():
         return html
     try:
         import trafilatura
@@ -79,7 +79,7 @@ def text_of(page: bytes, charset: bytes | None = None) -> str | Unreadable:
     return trafilatura.extract(html, include_comments=False, include_tables=False) or ""
 
 
-def _decoded(raw: bytes, charset: bytes | None) -> str | Unreadable:
+def _decoded(raw: bytes, charset: bytes | None) -> str | BadRow:
     """Decode as UTF-8 if it is that, or else strictly as declared."""
     try:
         return raw.decode("utf-8-sig")
@@ -92,7 +92,7 @@ def _decoded(raw: bytes, charset: bytes | None) -> str | Unreadable:
             return text
     except (LookupError, UnicodeError):  # The codec `undefined` raises the latter for anything.
         pass
-    return Unreadable(f"neither UTF-8 (byte 0x{raw[place]:02x} at {place}) nor what it declares", raw=raw[:200])
+    return BadRow(f"neither UTF-8 (byte 0x{raw[place]:02x} at {place}) nor what it declares", raw=raw[:200])
 
 
 def _inflated(body: bytes, longest: int) -> bytes:

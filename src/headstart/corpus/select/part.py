@@ -22,7 +22,7 @@ from headstart.corpus.dedup import lines
 from headstart.corpus.dedup.lines import LinesConfig
 from headstart.corpus.parts.dropped import Dropped
 from headstart.corpus.parts.files import PartFiles, finished, part_file, part_files
-from headstart.corpus.parts.receipt import Books
+from headstart.corpus.parts.receipt import RowCounts
 from headstart.corpus.parts.shingles import Hashes
 from headstart.corpus.parts.steps import characters, with_text
 from headstart.corpus.select.proportions import chances
@@ -74,7 +74,7 @@ def losers(folder: Path, number: int) -> dict[int, str]:
 
 
 def _select(settings: SelectSettings, number: int, files: PartFiles) -> dict[str, Any]:
-    books = Books()
+    books = RowCounts()
     lost = losers(settings.folder / "duplicates" / "found", number)
     boilerplate = _boilerplate(settings.folder / "lines") if settings.lines is not None else np.zeros(0, np.uint64)
     facts: dict[str, Counter[str]] = {name: Counter() for name in ("languages", "sources", "lengths", "domains")}
@@ -100,7 +100,7 @@ def _select(settings: SelectSettings, number: int, files: PartFiles) -> dict[str
     return {"books": books.to_json(), "splits": dict(splits), "facts": {k: dict(v) for k, v in facts.items()}}
 
 
-def _booked(books: Books, step: str, before: pa.Table, after: pa.Table, dropped: Mapping[str, int]) -> None:
+def _booked(books: RowCounts, step: str, before: pa.Table, after: pa.Table, dropped: Mapping[str, int]) -> None:
     entry = books[step]
     entry.rows_in, entry.rows_out = entry.rows_in + len(before), entry.rows_out + len(after)
     entry.characters_in += characters(before)
@@ -108,7 +108,7 @@ def _booked(books: Books, step: str, before: pa.Table, after: pa.Table, dropped:
     entry.dropped.update(dropped)
 
 
-def _without_duplicates(table: pa.Table, lost: Mapping[int, str], books: Books) -> pa.Table:
+def _without_duplicates(table: pa.Table, lost: Mapping[int, str], books: RowCounts) -> pa.Table:
     kinds = [lost.get(doc) for doc in table["doc"].to_pylist()]
     after = table.filter(pa.array([kind is None for kind in kinds], pa.bool_()))
     dropped = Counter(f"duplicates.{kind}" for kind in kinds if kind is not None)
@@ -117,7 +117,7 @@ def _without_duplicates(table: pa.Table, lost: Mapping[int, str], books: Books) 
 
 
 def _without_lines(
-    table: pa.Table, settings: SelectSettings, boilerplate: Hashes, books: Books, dropped: Dropped
+    table: pa.Table, settings: SelectSettings, boilerplate: Hashes, books: RowCounts, dropped: Dropped
 ) -> pa.Table:
     if settings.lines is None:
         return table
@@ -131,7 +131,7 @@ def _without_lines(
     return after
 
 
-def _in_proportion(table: pa.Table, settings: SelectSettings, books: Books, dropped: Dropped) -> pa.Table:
+def _in_proportion(table: pa.Table, settings: SelectSettings, books: RowCounts, dropped: Dropped) -> pa.Table:
     if not settings.rates:
         return table
     groups = zip(table["source"].to_pylist(), table["language"].to_pylist(), strict=True)
@@ -143,7 +143,7 @@ def _in_proportion(table: pa.Table, settings: SelectSettings, books: Books, drop
 
 
 def _left_out(
-    rule: str, gone: pa.Table, step: str, before: pa.Table, after: pa.Table, books: Books, dropped: Dropped
+    rule: str, gone: pa.Table, step: str, before: pa.Table, after: pa.Table, books: RowCounts, dropped: Dropped
 ) -> None:
     """Book what a rule took out, and note it with some examples."""
     _booked(books, step, before, after, {rule: len(gone)} if len(gone) else {})

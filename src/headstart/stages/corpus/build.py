@@ -31,7 +31,7 @@ from headstart.corpus.dedup.fingerprints import SignatureConfig
 from headstart.corpus.parts import engine
 from headstart.corpus.parts.files import finished, in_order, size_of
 from headstart.corpus.parts.receipt import REJECTS as REJECTED
-from headstart.corpus.parts.receipt import Books
+from headstart.corpus.parts.receipt import RowCounts
 from headstart.corpus.read import sources
 from headstart.corpus.read.batches import REJECTS
 from headstart.corpus.select import proportions
@@ -67,7 +67,7 @@ class Build:
         cleaned = self._tasks(
             "clean", "headstart.corpus.clean.part:clean_part", self._cleaning(), _require_something_read
         )
-        books = Books.of_parts(cleaned)
+        books = RowCounts.of_parts(cleaned)
         self._say_books(books)
         passed_over = {source.name: sources.passed_over(source) for source in self.recipe.sources}
         self._say_passed_over(passed_over)
@@ -77,7 +77,7 @@ class Build:
         self.sizes["lines"] = self._once("lines", self._lines)
         rates = self._once("rates", self._rates)
         selected = self._tasks("select", "headstart.corpus.select.part:select_part", self._selecting(rates))
-        chosen = Books.of_parts(selected)
+        chosen = RowCounts.of_parts(selected)
         self._say_books(chosen)
         books.add(chosen)
         books.check()
@@ -163,7 +163,7 @@ class Build:
         return corpus_shards.write(self.recipe, self.work, selected, self._tasks)
 
     def _publish(
-        self, books: Books, cleaned: Sequence[dict[str, Any]], selected: Sequence[dict[str, Any]],
+        self, books: RowCounts, cleaned: Sequence[dict[str, Any]], selected: Sequence[dict[str, Any]],
         sets: Sequence[dict[str, Any]], shards: dict[str, Any], passed_over: Mapping[str, list[str]],
     ) -> None:  # fmt: skip
         facts = datasheet.gather(
@@ -252,7 +252,7 @@ class Build:
         artifact.write_whole(self.work / _SECONDS, json.dumps(self.seconds) + "\n")
         return now
 
-    def _say_books(self, books: Books) -> None:
+    def _say_books(self, books: RowCounts) -> None:
         books.check()
         for line in books.lines():
             self._say(line)
@@ -264,7 +264,7 @@ class Build:
 
 def _require_something_read(note: Mapping[str, Any]) -> None:
     """Stop at the first part of which nothing can be read: the recipe, more likely than the files, is at fault."""
-    read = Books.from_json(note["books"])["read"]
+    read = RowCounts.from_json(note["books"])["read"]
     if read.rows_in >= _MANY_ROWS and read.dropped[REJECTED] == read.rows_in:
         raise DataError(
             f"none of the first {read.rows_in:,} rows of a file of source {note['source']!r} can be read; "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import artifact, config
-from headstart.core.errors import RecipeError, ResourceError, told_elsewhere
+from headstart.core.errors import RecipeError, ResourceError, error_from_dict
 from headstart.corpus.datasheet import facts as datasheet
 from headstart.corpus.datasheet import inspection
 from headstart.corpus.datasheet.inspection import WORK
@@ -107,7 +107,7 @@ def _in_a_process(recipe: CorpusRecipe, folder: Path, quiet: bool) -> None:
         if not any((folder / WORK / "clean").glob("part-*.json")):
             # Nothing was finished, so a mended recipe may take the folder.
             shutil.rmtree(folder / WORK, ignore_errors=True)
-        raise told_elsewhere(told)
+        raise error_from_dict(told)
     if not artifact.is_complete(folder):
         raise ResourceError(
             f"the engine's process ended with code {child.returncode} before the corpus was finished",

@@ -50,10 +50,10 @@ def render(found: dict[str, Any]) -> str:
         f"memory      {found['memory_gb']} GB free; disk {found['disk_gb']} GB free here",
         f"allocator   {found['allocator']}",
         f"precision   {found['precision']} by `training.precision: auto` ({', '.join(found['instructions'])})",
-        f"compiler    {found['compiler'] or 'none: `training.compile` cannot be used'}",
+        f"compiler    {found['compiler'] or 'none: `training.torch_compile` cannot be used'}",
     ]
     if found["compiler"]:
-        lines[-1] += "; `training.compile: true` pays in runs of more than about five minutes"
+        lines[-1] += "; `training.torch_compile: true` pays in runs of more than about five minutes"
     if found["load"] is not None and found["load"] > 0.5 * (found["cores"] or 1):
         lines.append(f"load        {found['load']}: something else is running; measured speeds will be low")
     for name, there in found["extras"].items():

@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.frozen import FrozenBody
 from headstart.core.contracts import Adaptation, Task
-from headstart.core.data import Batch, Examples, Feature, ParameterGroup, Part, Reading, Sample
+from headstart.core.data import Batch, Examples, Feature, InputSpec, MixtureComponent, ParameterGroup, Sample
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.flops import flops_per_token
 from headstart.stages.runs.meter import RecordedMeter
-from headstart.tasks.source import CheckpointFolder, beneath
+from headstart.tasks.source import CheckpointFolder, unwrap_peft
 from headstart.training import precision
 from headstart.training.checkpoint import Progress
 from headstart.training.compilation import choose_attention
-from headstart.training.loop import Loop, Outcome
+from headstart.training.loop import Loop, TrainResult
 from headstart.training.module import LossModule
 from headstart.training.progress import tracking
 from headstart.training.settings import TrainingSettings
@@ -41,7 +41,7 @@ class Splits:
 
 
 @dataclass
-class Cell:
+class MethodResult:
     """What one run of one method gives: predictions, scores, cost."""
 
     method: str
@@ -73,7 +73,7 @@ class TaskLearner:
     """Labelled rows under a task and an adaptation, as the loop sees them."""
 
     def __init__(
-        self, model: PreTrainedModel, task: Task, adaptation: Adaptation, reading: Reading, train: Sequence[Feature],
+        self, model: PreTrainedModel, task: Task, adaptation: Adaptation, reading: InputSpec, train: Sequence[Feature],
         validation: Sequence[Feature], gold: Sequence[Any],
     ) -> None:  # fmt: skip
         """Bring model, task and encoded rows together; `gold` has one value for each example of `validation`."""
@@ -81,7 +81,7 @@ class TaskLearner:
         self.task, self.adaptation, self.reading = task, adaptation, reading
         self.train, self.held_out, self.gold = train, validation, gold
         self.lengths = [task.length(feature) for feature in train]
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[MixtureComponent] = ()
 
     def __len__(self) -> int:
         return len(self.train)
@@ -110,7 +110,7 @@ class TaskLearner:
         return metrics.with_selection(self.task.metrics(), self.gold, predicted)
 
 
-def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], reading: Reading) -> list[Any]:
+def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], reading: InputSpec) -> list[Any]:
     """Return one prediction per example in the order given; batches are made of like lengths."""
     device = next(model.parameters()).device
     order = sorted(range(len(features)), key=lambda i: task.length(features[i]))
@@ -139,7 +139,7 @@ def run_cell(
     fingerprint: str,
     cost: CostConfig,
     quiet: bool,
-) -> tuple[Cell, PreTrainedModel]:
+) -> tuple[MethodResult, PreTrainedModel]:
     """Train one adaptation with one seed, keep its best weights by validation, and predict the test rows once."""
     with RecordedMeter(work / "cost.json", cost) as meter:
         work.mkdir(parents=True, exist_ok=True)
@@ -167,13 +167,14 @@ def run_cell(
     progress = outcome.progress
     # Told after the last record: progress counts what an earlier attempt did, which that record would add again.
     meter.tokens, meter.flops = progress.tokens, flops
-    cell = Cell(
+    cell = MethodResult(
         method, seed, predictions,
         test=metrics.compute(task.metrics(), splits.test.labels, predictions),
         validation=outcome.validation,
         details=details | {
             "steps": progress.step, "best_step": progress.best_step, "learning_rate": settings.learning_rate,
-            "train_rows": len(splits.train), "architecture": type(beneath(model)).__name__, "notes": task.notes(test),
+            "train_rows": len(splits.train), "architecture": type(unwrap_peft(model)).__name__,
+            "notes": task.notes(test),
         },
         cost=meter.tag().to_dict(),
     )  # fmt: skip
@@ -212,11 +213,11 @@ def size(model: torch.nn.Module) -> int:
     return sum(p.numel() if state is None else state.shape.numel() for p, state in states)
 
 
-def _untrained(learner: TaskLearner, settings: TrainingSettings) -> Outcome:
+def _untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
     """Measure a model of which nothing moves."""
     learner.module.to(precision.default_device())
     with _autocast(learner.model, settings):
-        return Outcome(Progress(), learner.validate())
+        return TrainResult(Progress(), learner.validate())
 
 
 def _autocast(model: PreTrainedModel, settings: TrainingSettings) -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ from headstart.stages.finetune.cell import predict
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.tasks import labelled
 from headstart.tasks.embed import Embed
-from headstart.tasks.source import CheckpointFolder, beneath
+from headstart.tasks.source import CheckpointFolder, unwrap_peft
 from headstart.training import precision
 
 _MAX_LENGTH = 128
@@ -57,7 +57,7 @@ class SimilarPairs:
         return self._correlation(self.source.pretrained())
 
     def _correlation(self, model: PreTrainedModel) -> float:
-        plain = beneath(model)
+        plain = unwrap_peft(model)
         with plain.bare() if isinstance(plain, OnTopModel) else nullcontext(plain.base_model) as body:
             found = predict(body.to(precision.default_device()), self.task, self.features, self.reading)  # type: ignore[arg-type]
         return 100 * metrics.compute(["spearman"], self.gold, found)["spearman"]

@@ -21,7 +21,9 @@ class LabelledData(Section):
     train: str
     validation: str | int = Field(description="a file, or a number of rows to take out of train")
     test: str
-    labels: int | None = Field(None, ge=2, description="training rows to use, drawn anew by each seed; all by default")
+    train_rows: int | None = Field(
+        None, ge=2, description="training rows to use, drawn anew by each seed; all by default"
+    )
     test_rows: int | None = Field(None, ge=1, description="test rows to use, the same for every seed; all by default")
 
 
@@ -51,7 +53,7 @@ class FinetuneRecipe(Section):
     task: TaskSection
     data: LabelledData
     adaptation: AdaptationSection
-    company: list[str | dict[str, Any]] = Field(
+    compare_with: list[str | dict[str, Any]] = Field(
         ["majority", "svm", "scratch"], description="baselines and adaptations that are run beside, for comparison"
     )
     forgetting: bool | str = Field(
@@ -62,7 +64,7 @@ class FinetuneRecipe(Section):
     training: FinetuneTraining = FinetuneTraining()
     cost: CostConfig = CostConfig()
 
-    @field_validator("company")
+    @field_validator("compare_with")
     @classmethod
     def _known(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
         known = [*registry.names("baselines"), *registry.names("adaptations")]
@@ -81,7 +83,7 @@ class FinetuneRecipe(Section):
     def _apart(self) -> FinetuneRecipe:
         # A section at fault is told of elsewhere, and stands here as nothing.
         chosen = getattr(self.adaptation, registry.SELECTOR["adaptations"], None)
-        for entry in self.company:
+        for entry in self.compare_with:
             if isinstance(entry, dict) and entry["name"] == chosen and len(entry) > 1:
                 raise ValueError(
                     f"company has settings for {chosen!r}, which is the adaptation itself; a run has one method of a "
@@ -93,7 +95,7 @@ class FinetuneRecipe(Section):
 def methods_of(recipe: FinetuneRecipe) -> Iterator[tuple[str, Section | None]]:
     """Yield (name, section) of the chosen adaptation and its company; a baseline has no section."""
     yield recipe.adaptation.name, recipe.adaptation  # type: ignore[attr-defined]
-    for entry in recipe.company:
+    for entry in recipe.compare_with:
         settings = {"name": entry} if isinstance(entry, str) else entry
         name = settings["name"]
         if name == recipe.adaptation.name:  # type: ignore[attr-defined]
@@ -102,7 +104,7 @@ def methods_of(recipe: FinetuneRecipe) -> Iterator[tuple[str, Section | None]]:
             yield name, None
         else:
             faults: list[str] = []
-            section = config.choose("adaptations", "company", settings, faults)
+            section = config.choose("adaptations", "compare_with", settings, faults)
             if section is None:
                 raise RecipeError(" ".join(faults))
             yield name, section

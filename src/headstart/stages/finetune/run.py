@@ -18,10 +18,10 @@ from headstart.core.config import Section
 from headstart.core.contracts import Adaptation, Task
 from headstart.core.errors import RecipeError
 from headstart.evaluation import metrics
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.cost import CostConfig, Meter, PriceTag
 from headstart.stages.finetune import table as comparison
-from headstart.stages.finetune.cell import Cell, Splits, run_cell
+from headstart.stages.finetune.cell import MethodResult, Splits, run_cell
 from headstart.stages.finetune.forgetting import Probe, probe
 from headstart.stages.finetune.recipe import FinetuneRecipe, LabelledData, methods_of, settings_of
 from headstart.stages.runs import card
@@ -48,19 +48,19 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
         return folder.path
     task: Task = registry.build("tasks", recipe.task)
     whole = read_data(recipe.data, task)
-    methods, left_out = suited(recipe, task)
+    methods, left_out = applicable_methods(recipe, task)
     check(recipe, task, whole, methods)
     known_before = probe(recipe.forgetting, recipe.model)
     chosen = next(iter(methods))
-    cells: dict[str, list[Cell]] = {}
+    cells: dict[str, list[MethodResult]] = {}
     for method, section in sorted(methods.items(), key=lambda item: item[1] is not None):
         for seed in range(recipe.seed, recipe.seed + recipe.seeds):
             splits = Splits(
-                labelled.choose(whole.train, recipe.data.labels, seed, "labels"), whole.validation, whole.test
+                labelled.choose(whole.train, recipe.data.train_rows, seed, "labels"), whole.validation, whole.test
             )
             try:
                 cell = _cell(recipe, folder, task, splits, method, section, seed, method == chosen, known_before, quiet)
-            except Unsuited as reason:
+            except NotApplicable as reason:
                 left_out[method] = str(reason)
                 break
             cells.setdefault(method, []).append(cell)
@@ -68,7 +68,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     return folder.path
 
 
-class UnfitAdaptation(RecipeError):
+class AdaptationNotApplicable(RecipeError):
     """The recipe's own adaptation cannot serve its task on its checkpoint; `reason` says why, as a clause."""
 
     def __init__(self, reason: str, *arguments: Any, **told: Any) -> None:
@@ -77,7 +77,7 @@ class UnfitAdaptation(RecipeError):
         self.reason = reason
 
 
-def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None], dict[str, str]]:
+def applicable_methods(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None], dict[str, str]]:
     """Return the methods that can serve the task on this checkpoint, and why the others of its company cannot."""
     source = CheckpointFolder(recipe.model, task, recipe.seed)
     methods: dict[str, Section | None] = {}
@@ -91,7 +91,7 @@ def suited(recipe: FinetuneRecipe, task: Task) -> tuple[dict[str, Section | None
             methods[name] = section
         elif section is recipe.adaptation:
             kind = getattr(recipe.task, registry.SELECTOR["tasks"])
-            raise UnfitAdaptation(
+            raise AdaptationNotApplicable(
                 reason,
                 f"adaptation {name!r} does not serve the task {kind!r} on {recipe.model}, of the family "
                 f"{source.family} and the kind {source.kind}: {reason}",
@@ -149,18 +149,18 @@ def read_data(data: LabelledData, task: Task) -> Splits:
 def _cell(
     recipe: FinetuneRecipe, folder: RunFolder, task: Task, splits: Splits, method: str, section: Section | None,
     seed: int, keeps_model: bool, known_before: Probe | None, quiet: bool,
-) -> Cell:  # fmt: skip
+) -> MethodResult:  # fmt: skip
     """Return one cell: from disk if it was finished before, else by running it."""
     home = folder.path / "cells" / f"{method}-seed-{seed}"
     if artifact.is_complete(home):
         artifact.verify(home, "cell")
-        return Cell(**json.loads((home / "result.json").read_text(encoding="utf-8")))
+        return MethodResult(**json.loads((home / "result.json").read_text(encoding="utf-8")))
     if section is None:
         cell = run_baseline(task, splits, method, seed, recipe.cost)
     else:
         work = folder.path / "work" / home.name
         cell, model = run_adaptation(recipe, task, splits, method, section, seed, work, folder.fingerprint, quiet)
-        tell_forgetting(cell, model, known_before)
+        add_forgetting(cell, model, known_before)
         logs = folder.path / "logs" / home.name
         shutil.rmtree(logs, ignore_errors=True)
         if (work / "logs").is_dir():  # there are none where nothing was trained
@@ -178,7 +178,7 @@ def _cell(
 def run_adaptation(
     recipe: FinetuneRecipe, task: Task, splits: Splits, method: str, section: Section, seed: int, work: Path,
     fingerprint: str, quiet: bool,
-) -> tuple[Cell, PreTrainedModel]:  # fmt: skip
+) -> tuple[MethodResult, PreTrainedModel]:  # fmt: skip
     """Train one adaptation with one seed; what an unfinished run needs to go on lies in `work`."""
     return run_cell(
         method=method, adaptation=registry.build("adaptations", section), task=task, splits=splits,
@@ -188,14 +188,14 @@ def run_adaptation(
     )  # fmt: skip
 
 
-def tell_forgetting(cell: Cell, model: PreTrainedModel, known_before: Probe | None) -> None:
+def add_forgetting(cell: MethodResult, model: PreTrainedModel, known_before: Probe | None) -> None:
     """Add to a cell what its method did to what the checkpoint could do before, where that is asked for."""
     if known_before is not None and cell.method != _FROM_NOTHING:
         cell.details["forgetting"] = asdict(known_before.forgetting(model))
 
 
-def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> Cell:
-    """Let one baseline learn and predict; raises `Unsuited` where it has nothing to say on such rows."""
+def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> MethodResult:
+    """Let one baseline learn and predict; raises `NotApplicable` where it has nothing to say on such rows."""
     names = task.metrics()
     with Meter(config=cost, energy=False) as meter:
         result = registry.resolve("baselines", method)(
@@ -203,18 +203,18 @@ def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostC
         )
     test = metrics.compute(names, splits.test.labels, result.predictions)
     details = {"chosen": result.chosen, "train_rows": len(splits.train)}
-    return Cell(method, seed, list(result.predictions), test, details=details, cost=meter.tag().to_dict())
+    return MethodResult(method, seed, list(result.predictions), test, details=details, cost=meter.tag().to_dict())
 
 
 def _publish(
-    recipe: FinetuneRecipe, folder: RunFolder, whole: Splits, task: Task, cells: dict[str, list[Cell]], chosen: str,
-    left_out: dict[str, str],
+    recipe: FinetuneRecipe, folder: RunFolder, whole: Splits, task: Task, cells: dict[str, list[MethodResult]],
+    chosen: str, left_out: dict[str, str],
 ) -> None:  # fmt: skip
     metric = task.metrics()[0]
     # The first value is the one to select by.
     best = max(cells[chosen], key=lambda cell: next(iter(cell.validation.values())))
     source = folder.path / "models" / f"seed-{best.seed}"
-    task.show(labelled.choose(whole.train, recipe.data.labels, best.seed, "labels"), best.seed)
+    task.show(labelled.choose(whole.train, recipe.data.train_rows, best.seed, "labels"), best.seed)
     table = comparison.rows(cells, chosen, whole.test.labels, metric)
     trained = [
         PriceTag.from_dict(cell.cost)

@@ -9,13 +9,13 @@ from typing import Any
 from headstart.evaluation.failures import failed
 from headstart.evaluation.forgetting import Forgetting
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import Comparison, Interval, interval, p_clause, p_told, paired_bootstrap
-from headstart.stages.finetune.cell import Cell
+from headstart.evaluation.significance import Comparison, Interval, describe_p, format_p, interval, paired_bootstrap
+from headstart.stages.finetune.cell import MethodResult
 from headstart.stages.runs import card
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method: its score over seeds, and the chosen method's lead over it."""
 
     method: str
@@ -30,7 +30,7 @@ class Row:
     """What the method did to what the body could do before, the mean over seeds."""
 
 
-def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], metric: str) -> list[Row]:
+def rows(cells: Mapping[str, Sequence[MethodResult]], chosen: str, gold: Sequence[Any], metric: str) -> list[MethodRow]:
     """Summarise each method over its seeds and test the chosen one against each of the others."""
     table = []
     for method, runs in cells.items():
@@ -40,7 +40,7 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
             lead = _as_lead(paired_bootstrap(gold, ours, theirs, metric), metric)
         energies = [cell.cost.get("kwh") for cell in runs]
         table.append(
-            Row(
+            MethodRow(
                 method,
                 interval([cell.test[metric] for cell in runs]),
                 lead,
@@ -54,7 +54,7 @@ def rows(cells: Mapping[str, Sequence[Cell]], chosen: str, gold: Sequence[Any], 
     return table
 
 
-def _by_seed(runs: Sequence[Cell]) -> dict[int, Cell]:
+def _by_seed(runs: Sequence[MethodResult]) -> dict[int, MethodResult]:
     return {cell.seed: cell for cell in runs}
 
 
@@ -65,7 +65,7 @@ def _as_lead(found: Comparison, metric: str) -> Comparison:
     return replace(found, difference=-found.difference, low=-found.high, high=-found.low)
 
 
-def markdown(table: Sequence[Row], metric: str, chosen: str) -> str:
+def markdown(table: Sequence[MethodRow], metric: str, chosen: str) -> str:
     """Return the table in Markdown, scores in points of a hundred unless the metric is none of shares."""
     scale = about(metric).scale
     header = [
@@ -90,7 +90,7 @@ def markdown(table: Sequence[Row], metric: str, chosen: str) -> str:
     return card.table(header, body)
 
 
-def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
+def sentences(table: Sequence[MethodRow], metric: str, chosen: str) -> list[str]:
     """Say in words what the chosen method gained over each of the others."""
     said = []
     known = about(metric)
@@ -107,7 +107,8 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
         verb = "beats" if row.lead.difference > 0 else "loses to"
         clear = "" if row.lead.p_value < 0.05 else ", which may be chance"
         said.append(
-            f"{chosen} {verb} {row.method} by {points} {unit}{metric} ({spread}, {p_clause(row.lead.p_value)}){clear}."
+            f"{chosen} {verb} {row.method} by {points} {unit}{metric} "
+            f"({spread}, {describe_p(row.lead.p_value)}){clear}."
         )
     for row in table:
         if row.failed:
@@ -116,7 +117,7 @@ def sentences(table: Sequence[Row], metric: str, chosen: str) -> list[str]:
     return said
 
 
-def _forgetting(runs: Sequence[Cell]) -> Forgetting | None:
+def _forgetting(runs: Sequence[MethodResult]) -> Forgetting | None:
     found = [Forgetting(**cell.details["forgetting"]) for cell in runs if "forgetting" in cell.details]
     if not found:
         return None
@@ -129,7 +130,7 @@ def _digits(scale: float) -> int:
     return 3 if scale == 1 else 1
 
 
-def _cells(row: Row, scale: float) -> list[str]:
+def _cells(row: MethodRow, scale: float) -> list[str]:
     def told(value: float, sign: str = "") -> str:
         return f"{scale * value:{sign}.{_digits(scale)}f}"
 
@@ -138,6 +139,6 @@ def _cells(row: Row, scale: float) -> list[str]:
     lead = ""
     if row.lead is not None:
         lead = f"{told(row.lead.difference, '+')} ({told(row.lead.low, '+')} to {told(row.lead.high, '+')})"
-    p = "" if row.lead is None else p_told(row.lead.p_value)
+    p = "" if row.lead is None else format_p(row.lead.p_value)
     trained = "–" if row.trainable is None else f"{row.trainable:,}"
     return [row.method, told(row.score.mean), spread, lead, p, trained, f"{row.seconds:.1f}"]

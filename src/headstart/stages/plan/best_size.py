@@ -26,7 +26,7 @@ _REACH = 2
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SizeCandidate:
     """A size and a vocabulary, what they would read within the budget, and the loss that this is expected to give."""
 
     size: str
@@ -51,7 +51,7 @@ class Candidate:
         return not self.measured[0] / _REACH <= self.tokens <= self.measured[1] * _REACH
 
 
-def run(recipe: Any, table: Path = TABLE) -> list[Candidate]:
+def run(recipe: Any, table: Path = TABLE) -> list[SizeCandidate]:
     """Time every size and vocabulary of the table under a filled recipe, and return them, the best first."""
     if not isinstance(recipe, PretrainRecipe):
         raise RecipeError("this is no recipe of `headstart pretrain`", allowed="--best chooses a network to pre-train")
@@ -66,12 +66,12 @@ def run(recipe: Any, table: Path = TABLE) -> list[Candidate]:
     for size, vocab in sorted({(row["size"], row["vocab"]) for row in known["rows"]}):
         rows = [row for row in known["rows"] if (row["size"], row["vocab"]) == (size, vocab)]
         points = sorted((row["tokens"], row["loss"] / row["bytes_per_token"]) for row in rows)
-        raw = config.apply_overrides(config.to_dict(recipe), [f"backbone.size={size}", f"tokenizer.vocab={vocab}"])
+        raw = config.apply_overrides(config.to_dict(recipe), [f"backbone.size={size}", f"tokenizer.vocab_size={vocab}"])
         timed = forecast.run(config.fill(PretrainRecipe, raw))
         speed = timed["tokens_per_second"]
         tokens = speed * seconds
         bounds = (points[0][0], points[-1][0])
-        found.append(Candidate(size, vocab, speed, tokens, expected(points, tokens), bounds, timed["cores"]))
+        found.append(SizeCandidate(size, vocab, speed, tokens, expected(points, tokens), bounds, timed["cores"]))
     return sorted(found, key=lambda candidate: candidate.loss)
 
 
@@ -85,7 +85,7 @@ def expected(points: Sequence[tuple[float, float]], tokens: float) -> float:
     return high + share * (low - high)
 
 
-def render(found: Sequence[Candidate]) -> str:
+def render(found: Sequence[SizeCandidate]) -> str:
     """Say which is best and why, in lines."""
     best, *others = found
     lines = [
@@ -100,7 +100,7 @@ def render(found: Sequence[Candidate]) -> str:
             "bend. `python docs/results/scaling_table.py --tokens …` measures longer runs."
         )
     else:
-        lines.append(f"best: backbone.size={best.size} tokenizer.vocab={best.vocab}. {_why(best, others)}")
+        lines.append(f"best: backbone.size={best.size} tokenizer.vocab_size={best.vocab}. {_why(best, others)}")
     if min(candidate.cores for candidate in found) < forecast.QUIET:
         lines.append(
             "Others had a part of the cores' time while speeds were measured: run this again on a quiet machine."
@@ -108,7 +108,7 @@ def render(found: Sequence[Candidate]) -> str:
     return "\n".join(lines)
 
 
-def _why(best: Candidate, others: Sequence[Candidate]) -> str:
+def _why(best: SizeCandidate, others: Sequence[SizeCandidate]) -> str:
     if not others:
         return "The table holds no other."
     second = others[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import registry
-from headstart.core.contracts import Adaptation, Feed, Objective, Task
+from headstart.core.contracts import Adaptation, BatchSource, Objective, Task
 from headstart.core.data import Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.corpus.read import mixture, readers
@@ -18,11 +18,11 @@ from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages.finetune.cell import TaskLearner, loop_of, trainable
 from headstart.stages.finetune.cell import size as size_of
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
-from headstart.stages.finetune.run import read_data, suited
-from headstart.stages.plan import synthetic as stand_ins
+from headstart.stages.finetune.run import applicable_methods, read_data
+from headstart.stages.plan import synthetic
 from headstart.stages.plan.trial import STEPS, Trial, timed
 from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
-from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowFeed
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.recipe import PretrainRecipe, PretrainTraining
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.flops import flops_per_token
@@ -71,11 +71,11 @@ def render(found: dict[str, Any]) -> str:
 def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     corpus_bytes = sum(readers.text_bytes(part) for part in mixture.parts_of(recipe.corpus).values())
     objective = objective_of(recipe)
-    vocabulary = stand_ins.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
+    vocabulary = synthetic.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     budget, corpus_tokens = Budget.parse(recipe.training.budget), corpus_bytes / _BYTES_PER_TOKEN
     lengths = dict.fromkeys(phase.length for phase in recipe.training.phases)
     timings = {length: _timing(recipe, objective, vocabulary, length) for length in lengths}
-    timing_of: dict[Feed, _Timing] = {timing.feed: timing for timing in timings.values()}
+    timing_of: dict[BatchSource, _Timing] = {timing.feed: timing for timing in timings.values()}
     tokens = updates = flops = seconds = 0.0
     for phase, share in _stretches(recipe.training, {length: timing.feed for length, timing in timings.items()}):
         timing = timing_of[phase.feed]
@@ -107,13 +107,13 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
     splits = read_data(recipe.data, task)
     source = CheckpointFolder(recipe.model, task, recipe.seed, Pretraining)
     reading = source.reading(recipe.training.max_length)
-    count = min(recipe.data.labels or len(splits.train), len(splits.train))
+    count = min(recipe.data.train_rows or len(splits.train), len(splits.train))
     some = min(256, count)
     sample = task.encode(splits.train.take(range(some)), reading, training=True)
     features = len(sample) / some
     tags = []
     speed = length = 0.0
-    for section in filter(None, suited(recipe, task)[0].values()):
+    for section in filter(None, applicable_methods(recipe, task)[0].values()):
         adaptation: Adaptation = registry.build("adaptations", section)
         model = adaptation.adapt(source)
         task.prepare_head(model)
@@ -130,7 +130,7 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
             Budget.parse(settings.budget), speed, per_token, recipe.training.batch_size * length,
             count * features * length,
         )  # fmt: skip
-        held_out = len(splits.validation) * recipe.training.evaluations + len(splits.test)
+        held_out = len(splits.validation) * recipe.training.eval_count + len(splits.test)
         flops = recipe.seeds * per_token * (tokens + held_out * features * length / 3)
         tags.append(forecast_tag(flops, per_token * speed, recipe.cost, tokens=round(recipe.seeds * tokens)))
     total = sum(tags[1:], tags[0])
@@ -164,7 +164,7 @@ def tokens_of(budget: Budget, speed: float, per_token: float, batch_tokens: floa
 class _Timing:
     """What rows of one length cost, found on noise."""
 
-    feed: RowFeed
+    feed: RowBatches
     row_tokens: int
     """Tokens that are cut from the corpus for a row."""
     trial: Trial
@@ -175,17 +175,17 @@ class _Timing:
 def _timing(recipe: PretrainRecipe, objective: Objective, vocabulary: Vocabulary, length: int) -> _Timing:
     """Run some steps over rows of noise, which read no corpus."""
     shape = objective.row_shape(length)
-    noise = [CorpusRows("", 1.0, stand_ins.NoiseRows(vocabulary, shape))]
+    noise = [CorpusRows("", 1.0, synthetic.NoiseRows(vocabulary, shape))]
     learner = PretrainLearner(build_model(recipe, vocabulary, objective), objective, noise, noise, vocabulary, 0)
     # Asked to stop, a loop saves itself: what it writes must not stay.
     with tempfile.TemporaryDirectory() as work:
         loop = _noise_loop(recipe, learner, length, Path(work))
         trial = timed(loop)
-    feed = RowFeed(noise, objective, vocabulary, 0)
+    feed = RowBatches(noise, objective, vocabulary, 0)
     return _Timing(feed, shape.length, trial, loop.phases.all[0].flops_per_token, size_of(learner.module))
 
 
-def _stretches(training: PretrainTraining, feeds: Mapping[int, Feed]) -> list[tuple[Phase, float]]:
+def _stretches(training: PretrainTraining, feeds: Mapping[int, BatchSource]) -> list[tuple[Phase, float]]:
     """Return the phases of a run, those of growing batches too, each with its share of the budget."""
     starts = accumulate((phase.share for phase in training.phases), initial=0.0)
     phases = [

@@ -18,7 +18,7 @@ _ROWS = 4096
 def vocabulary_of(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary:
     """Return what the tokenizer will give: a ready one's, with as many tokens more as it may learn, or a stand-in."""
     if settings.path is None:
-        return _stand_in(settings.vocab, extra)
+        return _stand_in(settings.vocab_size, extra)
     known = add_special(load_tokenizer(settings.path), extra)
     more = settings.extend or 0
     return replace(

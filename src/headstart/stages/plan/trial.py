@@ -1,4 +1,4 @@
-"""A few steps of the very loop that a run goes through, timed: compiled or not, with its optimiser and its clipping."""
+"""A few steps of the very loop that a run goes through, timed: compiled or not, with its optimizer and its clipping."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def timed(loop: Loop) -> Trial:
 
     Time is the median step's where all steps read as much, else that of all together.
     """
-    loop.settings = loop.settings.model_copy(update={"logging_steps": 1, "evaluations": 0, "patience": None})
+    loop.settings = loop.settings.model_copy(
+        update={"logging_steps": 1, "eval_count": 0, "early_stopping_patience": None}
+    )
     before = _WARM_UP if loop.learner.lengths is None else WINDOW
     loop.budget = Budget(before + STEPS, "steps")
     loop.learner.validate = dict  # type: ignore[method-assign]  # No part of a step.

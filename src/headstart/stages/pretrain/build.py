@@ -81,7 +81,7 @@ def tokenizer_of(recipe: PretrainRecipe) -> TokenizerConfig:
     if settings.extend is not None and settings.path is None:
         raise RecipeError(
             f"tokenizer.extend is {settings.extend}, and there is no tokenizer to extend",
-            allowed="A tokenizer that is trained anew knows the corpus's words; tokenizer.vocab is its size",
+            allowed="A tokenizer that is trained anew knows the corpus's words; tokenizer.vocab_size is its size",
             do="Leave out tokenizer.extend, or set tokenizer.path or backbone.path",
         )
     return settings

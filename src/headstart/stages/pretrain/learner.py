@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from headstart.core.contracts import Objective, RowSource
-from headstart.core.data import Batch, ParameterGroup, Part, Sample, Vocabulary
+from headstart.core.data import Batch, MixtureComponent, ParameterGroup, Sample, Vocabulary
 from headstart.tokens.mixed import MixedRows
 from headstart.training.module import LossModule
 
@@ -26,14 +26,14 @@ class CorpusRows:
     rows: RowSource
 
 
-class RowFeed:
+class RowBatches:
     """Rows of one length, of one corpus or several, corrupted by an objective."""
 
     def __init__(self, corpora: Sequence[CorpusRows], objective: Objective, vocabulary: Vocabulary, seed: int) -> None:
         """Bring rows and objective together."""
         several = len(corpora) > 1
         self.lengths: Sequence[int] | None = None
-        self.parts = [Part(len(corpus.rows), corpus.share) for corpus in corpora] if several else []
+        self.parts = [MixtureComponent(len(corpus.rows), corpus.share) for corpus in corpora] if several else []
         self.rows = MixedRows([corpus.rows for corpus in corpora]) if several else corpora[0].rows
         self.objective, self.vocabulary, self.seed = objective, vocabulary, seed
 
@@ -45,7 +45,7 @@ class RowFeed:
         return self.objective.corrupt(self.rows.rows(samples), self.vocabulary, self.seed)
 
 
-class PretrainLearner(RowFeed):
+class PretrainLearner(RowBatches):
     """A model under an objective: trained on rows of one length, its own first, and measured on held-out ones."""
 
     def __init__(

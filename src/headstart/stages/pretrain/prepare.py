@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from headstart.core import artifact, config
+from headstart.core import artifact, config, renames
 from headstart.core.data import Document, Vocabulary
 from headstart.core.errors import DataError
 from headstart.core.vocabulary import vocabulary_of
@@ -85,7 +85,8 @@ def prepare(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path, qu
 
 def _trained(corpus: Corpus, tokens: TokenizerConfig, seed: int, folder: Path) -> Path:
     """Return the folder of the tokenizer of one corpus or several, trained if it does not lie there."""
-    made_from = {**_reading_of_all(corpus), "tokenizer": tokens.model_dump(mode="json"), "seed": seed}
+    settings = {**_reading_of_all(corpus), "tokenizer": tokens.model_dump(mode="json"), "seed": seed}
+    made_from = renames.original(settings)
     home = folder / f"tokenizer-{config.fingerprint(made_from)}"
 
     def train(staging: Path) -> None:

@@ -22,7 +22,7 @@ class RowPhase(Section):
     share: float = Field(gt=0, le=1, description="share of the budget; those of all phases make 1")
 
 
-RowLength = Annotated[
+SeqLength = Annotated[
     Annotated[int, Field(ge=8), Tag("<length>")] | Annotated[list[RowPhase], Tag("<phases>")],
     Discriminator(lambda value: "<phases>" if isinstance(value, list) else "<length>"),
 ]
@@ -32,7 +32,7 @@ class PretrainTraining(TrainingSettings):
     """The loop's settings, and how long rows and how large batches are."""
 
     budget: str = "30 min"
-    row_length: RowLength = Field(
+    seq_length: SeqLength = Field(
         128,
         description="tokens in a row, [CLS] and [SEP] included; or several lengths one after the other, such as BERT's "
         "[{length: 128, share: 0.9}, {length: 512, share: 0.1}]; held-out rows have the first",
@@ -41,7 +41,7 @@ class PretrainTraining(TrainingSettings):
         8192, ge=8, description="tokens in one update, in whole rows: rounded down, and one row at the least"
     )
 
-    @field_validator("row_length")
+    @field_validator("seq_length")
     @classmethod
     def _shares_make_one(cls, value: int | list[RowPhase]) -> int | list[RowPhase]:
         total = 1.0 if isinstance(value, int) else sum(phase.share for phase in value)
@@ -49,7 +49,7 @@ class PretrainTraining(TrainingSettings):
             raise ValueError(f"its shares make {total:g}; they must make 1. BERT used 0.9 and 0.1.")
         return value
 
-    @field_validator("patience")
+    @field_validator("early_stopping_patience")
     @classmethod
     def _spends_its_budget(cls, value: int | None) -> int | None:
         if value is not None:
@@ -59,7 +59,7 @@ class PretrainTraining(TrainingSettings):
     @property
     def phases(self) -> list[RowPhase]:
         """Return the lengths of rows in their order, one phase where there is one length."""
-        whole = self.row_length
+        whole = self.seq_length
         return [RowPhase(length=whole, share=1.0)] if isinstance(whole, int) else whole
 
     @property

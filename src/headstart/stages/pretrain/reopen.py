@@ -13,16 +13,16 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Objective
-from headstart.core.data import Batch, Part, Sample, Vocabulary
+from headstart.core.data import Batch, MixtureComponent, Sample, Vocabulary
 from headstart.core.errors import ArtifactError
 from headstart.core.randomness import generator
 from headstart.core.vocabulary import vocabulary_of
 from headstart.evaluation.forgetting import Forgetting, before_and_after
 from headstart.stages.pretrain.build import tokenizer_of
-from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowFeed
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.prepare import Prepared, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.tasks.source import beneath
+from headstart.tasks.source import unwrap_peft
 from headstart.tokens.rows import cut
 from headstart.training import precision
 from headstart.training.compilation import choose_attention
@@ -52,7 +52,7 @@ class Pretraining:
                 do="Leave out rehearsal and forgetting, or choose such a checkpoint",
             )
         self.folder = folder
-        self.recipe = config.fill(PretrainRecipe, manifest["recipe"], where=str(folder))
+        self.recipe = config.fill_saved(PretrainRecipe, manifest["recipe"], str(folder))
         self.objective: Objective = registry.build("objectives", self.recipe.objective)
 
     @cached_property
@@ -61,9 +61,9 @@ class Pretraining:
         return vocabulary_of(AutoTokenizer.from_pretrained(str(self.folder)))
 
     @cached_property
-    def feed(self) -> RowFeed:
+    def feed(self) -> RowBatches:
         """Return the training rows, of the first length, of all corpora."""
-        return RowFeed(self._rows("train"), self.objective, self.vocabulary, self.recipe.seed)
+        return RowBatches(self._rows("train"), self.objective, self.vocabulary, self.recipe.seed)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
         """Return one corrupted row for each sample, drawn by the sample's identity, of each corpus in its share."""
@@ -73,7 +73,7 @@ class Pretraining:
         """Return the networks of pre-training over the body of `model`, whose parameters they share."""
         module = assembled(self.folder, self.objective)
         part = self.objective.parts(module)[""]
-        _share(part.base_model, beneath(model).base_model)
+        _share(part.base_model, unwrap_peft(model).base_model)
         part.tie_weights()
         choose_attention(part)
         return module
@@ -122,7 +122,7 @@ class Pretraining:
 
     def _drawn(self, sample: Sample) -> int:
         draw = generator(self.recipe.seed, sample.epoch, sample.index, "rehearsal")
-        parts = self.feed.parts or [Part(len(self.feed), 1.0)]
+        parts = self.feed.parts or [MixtureComponent(len(self.feed), 1.0)]
         chosen = int(draw.choice(len(parts), p=[part.share for part in parts]))
         return sum(part.size for part in parts[:chosen]) + int(draw.integers(parts[chosen].size))
 

@@ -11,7 +11,7 @@ import torch
 from headstart.backbones.checkpoint import Checkpoint
 from headstart.core import artifact
 from headstart.core.config import fingerprint
-from headstart.core.contracts import Feed, Objective
+from headstart.core.contracts import BatchSource, Objective
 from headstart.core.data import Sample, Vocabulary
 from headstart.corpus.read import mixture, readers
 from headstart.evaluation.cost import PriceTag
@@ -23,7 +23,7 @@ from headstart.stages.pretrain.build import (
     require_shardable,
     tokenizer_of,
 )
-from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowFeed
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.prepare import Prepared, naming, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.warm_start import warm_start
@@ -34,7 +34,7 @@ from headstart.stages.runs.meter import RecordedMeter
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training.batches import drawn
-from headstart.training.loop import Loop, Outcome
+from headstart.training.loop import Loop, TrainResult
 from headstart.training.module import LossModule
 from headstart.training.phases import Phase
 from headstart.training.progress import tracking
@@ -51,7 +51,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     `torchrun` starts calls this; the first prepares, measures and writes, and the others train with it.
     """
     with joined() as world:
-        with world.leader_first():
+        with world.main_first():
             folder = RunFolder(recipe.output, recipe, _inputs(recipe), writes=world.leads)
         if world.told(folder.status) != "finished":
             _train(recipe, folder, world, quiet or not world.leads)
@@ -80,7 +80,7 @@ def _loop(
     recipe: PretrainRecipe, objective: Objective, folder: RunFolder, world: World, quiet: bool
 ) -> tuple[Loop, Prepared]:
     """Prepare the text, the leader first, and set up the loop over it."""
-    with world.leader_first():
+    with world.main_first():
         prepared = prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet)
     require_same_tokens(recipe, prepared.tokenizer)
     vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
@@ -88,7 +88,7 @@ def _loop(
     module = build_model(recipe, vocabulary, objective)
     if recipe.warm_start is not None:
         home = mixture.prepared_in(recipe.corpus) or folder.path / "prepared"
-        with world.leader_first():
+        with world.main_first():
             warm_start(recipe.warm_start, module, objective, prepared, home)
     learner, phases = _phases(recipe, prepared, vocabulary, objective, module)
     loop = Loop(
@@ -106,8 +106,8 @@ def _loop(
 
 
 def _publish(
-    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, prepared: Prepared, loop: Loop, outcome: Outcome,
-    tag: PriceTag,
+    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, prepared: Prepared, loop: Loop,
+    outcome: TrainResult, tag: PriceTag,
 ) -> None:  # fmt: skip
     """Write the networks, their tokenizer and the card into the folder."""
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
@@ -157,7 +157,7 @@ def _identities(**folders: Path | None) -> dict[str, str]:
 
 def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
     """Say how often the text was read, and that of each corpus where there are several."""
-    samples: dict[Feed, int] = {}
+    samples: dict[BatchSource, int] = {}
     for phase, taken in loop.phases.steps_of(loop.progress):
         samples[phase.feed] = samples.get(phase.feed, 0) + taken * phase.samples
     epochs = sum(taken / len(feed) for feed, taken in samples.items())
@@ -186,12 +186,12 @@ def _phases(
 
     first = recipe.training.phases[0].length
     learner = PretrainLearner(module, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
-    feeds: dict[int, RowFeed] = {first: learner}
+    feeds: dict[int, RowBatches] = {first: learner}
     phases: list[Phase] = []
     start = 0.0
     for phase in recipe.training.phases:
         if phase.length not in feeds:
-            feeds[phase.length] = RowFeed(rows(phase.length), objective, vocabulary, recipe.seed)
+            feeds[phase.length] = RowBatches(rows(phase.length), objective, vocabulary, recipe.seed)
         feed = feeds[phase.length]
         batch = feed.batch([Sample(0, index) for index in range(min(_COUNTED_ROWS, len(feed)))])
         per_token = flops_per_token(learner.module, batch, learner.tokens(batch))

@@ -26,10 +26,10 @@ def silence(processes: int) -> None:
 def keep_memory(arguments: Sequence[str]) -> None:
     """Start this process anew with the allocator's settings, if its verb computes."""
     if next((word for word in arguments if not word.startswith("-")), "") in _COMPUTING:
-        start_anew()
+        restart()
 
 
-def start_anew() -> None:
+def restart() -> None:
     """Start this very process anew, once, with the allocator's settings."""
     if TUNABLES not in os.environ and _has_glibc():
         sys.stdout.flush()

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
-from headstart.core import artifact, config
+from headstart.core import artifact, config, renames
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lock import FolderLock
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
 _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
 """Sections that do not change what is computed: another folder, price or machine, or other words about it."""
-_NOT_IDENTITY_OF_TRAINING = ("dataloader_num_workers", "parallel", "save_minutes", "save_total_limit")
+_NOT_IDENTITY_OF_TRAINING = ("dataloader_num_workers", "parallel", "save_interval_minutes", "save_total_limit")
 """Settings of training that decide who computes and how often it is saved, so that a run may go on with others."""
 
 
@@ -35,7 +35,7 @@ class RunFolder:
         """
         self.path, self.kind = path, type(recipe)
         self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
-        self.fingerprint = config.fingerprint([identity_of(self.recipe), self.inputs])
+        self.fingerprint = config.fingerprint([renames.original(identity_of(self.recipe)), self.inputs])
         self.status = self._look()
         if writes and self.status != "finished":
             self._make()
@@ -122,7 +122,7 @@ class RunFolder:
                 do="Choose another output, or restore that file",
             )
         try:
-            return config.to_dict(config.fill(self.kind, raw, where=str(recipe_path)))
+            return config.to_dict(config.fill_saved(self.kind, raw, str(recipe_path)))
         except RecipeError:
             return raw
 

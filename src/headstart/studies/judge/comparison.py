@@ -18,7 +18,7 @@ from headstart.evaluation.metrics import Floats, about
 from headstart.evaluation.resampling import draw, resampled
 from headstart.evaluation.significance import permutation_over_seeds
 from headstart.studies.grid import Context
-from headstart.studies.judge.results import Outcome, Results
+from headstart.studies.judge.results import CellScore, Results
 
 SAMPLES = 2000
 _FEWEST = 2
@@ -92,13 +92,13 @@ class Resamples:
 
     def prepare(self, results: Results) -> None:
         """Compute the scores of all outcomes, one test set at a time: a draw of examples serves all of them."""
-        together: dict[Context, list[Outcome]] = {}
+        together: dict[Context, list[CellScore]] = {}
         for (_, context), runs in results.outcomes.items():
             together.setdefault(context, []).extend(runs.values())
         for outcomes in together.values():
             self.of(outcomes)
 
-    def of(self, outcomes: Sequence[Outcome], metric: str = "score") -> list[Floats]:
+    def of(self, outcomes: Sequence[CellScore], metric: str = "score") -> list[Floats]:
         """Return for each outcome its metric on every resample; examples are drawn alike for all of one test set."""
         missing = {o.node: o for o in outcomes if (o.node, metric) not in self._known}
         named = {node: o.metric if metric == "score" else metric for node, o in missing.items()}
@@ -113,9 +113,9 @@ class Resamples:
         return [self._known[o.node, metric] for o in outcomes]
 
 
-def _by_gold(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+def _by_gold(outcomes: Sequence[CellScore]) -> list[list[CellScore]]:
     """Put those together that answer the same test rows: where a compared axis chooses them, they differ."""
-    found: list[list[Outcome]] = []
+    found: list[list[CellScore]] = []
     for one in outcomes:
         alike = next((group for group in found if group[0].gold == one.gold), None)
         if alike is None:
@@ -126,7 +126,7 @@ def _by_gold(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def pair(
-    better: Sequence[Mapping[int, Outcome]], worse: Sequence[Mapping[int, Outcome]], resamples: Resamples,
+    better: Sequence[Mapping[int, CellScore]], worse: Sequence[Mapping[int, CellScore]], resamples: Resamples,
     metric: str = "score",
 ) -> Pair | None:  # fmt: skip
     """Pair two sides in one context, each the mean of one or more systems.
@@ -149,7 +149,7 @@ def pair(
     return Pair(some.group, differences, drawn)
 
 
-def _value(outcome: Outcome, metric: str) -> float:
+def _value(outcome: CellScore, metric: str) -> float:
     return outcome.score if metric == "score" else float(outcome.test[metric])
 
 

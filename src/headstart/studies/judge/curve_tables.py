@@ -12,8 +12,8 @@ from headstart.studies.definition import Study
 from headstart.studies.grid import Context
 from headstart.studies.judge import curves
 from headstart.studies.judge.curves import Crossing
-from headstart.studies.judge.results import Outcome, Results
-from headstart.studies.judge.tables import Column, Table
+from headstart.studies.judge.results import CellScore, Results
+from headstart.studies.judge.tables import Table, TableColumn
 
 
 def sheets(study: Study, results: Results) -> list[Table]:
@@ -37,12 +37,12 @@ def sheets(study: Study, results: Results) -> list[Table]:
 
 def _side_by_side(results: Results, contexts: Mapping[str, Context], name: str, title: str, has_mean: bool) -> Table:
     """Return mean ± half of the 95 % interval for each system, a column for each context, and the mean of them all."""
-    columns = [Column("system", str, is_number=False), *(Column(told, str) for told in contexts)]
+    columns = [TableColumn("system", str, is_number=False), *(TableColumn(told, str) for told in contexts)]
     of_contexts = [runs for (_, context), runs in results.outcomes.items() if context in set(contexts.values())]
     kinds = {about(next(iter(runs.values())).metric) for runs in of_contexts}
     has_mean = has_mean and len({(kind.scale, kind.lower_is_better) for kind in kinds}) <= 1
     if has_mean:
-        columns.append(Column("mean", str))
+        columns.append(TableColumn("mean", str))
     rows, unfinished = [], []
     missing = {(hole.cell.system, hole.cell.context) for hole in results.holes}
     for system in results.systems:
@@ -56,12 +56,12 @@ def _side_by_side(results: Results, contexts: Mapping[str, Context], name: str, 
     return Table(name, title, columns, rows, unfinished)
 
 
-def _mean(runs: Mapping[int, Outcome]) -> float:
+def _mean(runs: Mapping[int, CellScore]) -> float:
     scale = about(next(iter(runs.values())).metric).scale
     return scale * sum(o.score for o in runs.values()) / len(runs)
 
 
-def _score(runs: Mapping[int, Outcome]) -> str | None:
+def _score(runs: Mapping[int, CellScore]) -> str | None:
     if not runs:
         return None
     known = about(next(iter(runs.values())).metric)
@@ -86,9 +86,11 @@ def crossings(study: Study, results: Results) -> Table | None:
                 rows.append([where, found.system, found.baseline, axis, *placed, found.share])
     if not rows:
         return None
-    words = [Column(name, str, is_number=False) for name in ("context", "system", "overtakes", "axis")]
-    numbers = [Column(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high", "ahead from", "ahead to")]
-    columns = [*words, *numbers, Column("ends above", lambda value: f"{value:.0%}")]
+    words = [TableColumn(name, str, is_number=False) for name in ("context", "system", "overtakes", "axis")]
+    numbers = [
+        TableColumn(name, lambda value: f"{value:,.0f}") for name in ("at", "low", "high", "ahead from", "ahead to")
+    ]
+    columns = [*words, *numbers, TableColumn("ends above", lambda value: f"{value:.0%}")]
     return Table("crossings", "Crossing points", columns, rows, [row[4] is None for row in rows])
 
 
@@ -103,10 +105,10 @@ def overtaking(study: Study, results: Results, axis: str) -> Table | None:
                 found.setdefault(one.system, {})[slice_] = told(one, min(xs), max(xs))
     if not found:
         return None
-    words = [Column(", ".join(slice_) or axis, str, is_number=False) for slice_ in slices]
+    words = [TableColumn(", ".join(slice_) or axis, str, is_number=False) for slice_ in slices]
     rows: list[list[Any]] = [[name, *(cells.get(slice_) for slice_ in slices)] for name, cells in found.items()]
     title = f"At how many {axis} each is above {study.reference}"
-    return Table("overtaking", title, [Column("system", str, is_number=False), *words], rows, [False] * len(rows))
+    return Table("overtaking", title, [TableColumn("system", str, is_number=False), *words], rows, [False] * len(rows))
 
 
 def told(found: Crossing, first: float, last: float) -> str:

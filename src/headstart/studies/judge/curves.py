@@ -13,7 +13,7 @@ from headstart.evaluation.metrics import Floats, about
 from headstart.evaluation.significance import interval
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.results import Outcome, Results
+from headstart.studies.judge.results import CellScore, Results
 
 _REDRAWN = 2000
 
@@ -67,7 +67,7 @@ def _is_number(level: str) -> bool:
         return level == "all"
 
 
-def _x(runs: Mapping[int, Outcome], level: str) -> float:
+def _x(runs: Mapping[int, CellScore], level: str) -> float:
     if level == "all":
         return float(next(iter(runs.values())).details.get("train_rows", math.nan))
     return float(level)
@@ -99,7 +99,7 @@ def along(study: Study, results: Results, axis: str, contexts: Sequence[Context]
     return curves
 
 
-def _dot(x: float, runs: Mapping[int, Outcome], name: str) -> Dot:
+def _dot(x: float, runs: Mapping[int, CellScore], name: str) -> Dot:
     metric = next(iter(runs.values())).metric
     scale, places = about(metric).scale, about(metric).decimals
     found = interval([o.score for o in runs.values()])
@@ -203,7 +203,7 @@ class Placed:
 
 
 def against_cost(
-    results: Results, context: Context, cost: Callable[[Outcome], float | None], unit: str
+    results: Results, context: Context, cost: Callable[[CellScore], float | None], unit: str
 ) -> list[Placed]:
     """Place the systems of a context by cost and score; those on the front are beaten by none that costs less."""
     found: list[tuple[str, float, float]] = []

@@ -15,7 +15,7 @@ from headstart.studies.grid import Context, System
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellScore:
     """What one cell found on the test rows."""
 
     node: str
@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Hole:
+class MissingCell:
     """A cell without a result, and why; None: it has not been run."""
 
     cell: Cell
@@ -53,8 +53,8 @@ class Hole:
 class Results:
     """All outcomes of a study, in the order of its grid."""
 
-    outcomes: dict[tuple[System, Context], dict[int, Outcome]] = field(default_factory=dict)
-    holes: list[Hole] = field(default_factory=list)
+    outcomes: dict[tuple[System, Context], dict[int, CellScore]] = field(default_factory=dict)
+    holes: list[MissingCell] = field(default_factory=list)
     left_out: dict[tuple[System, Context], str] = field(default_factory=dict)
     """Baselines that have nothing to say on some rows, with their reasons."""
     overlaps: dict[tuple[System, Context], dict[str, Any]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Results:
     def _empty(self) -> list[tuple[System, Context]]:
         return [(hole.cell.system, hole.cell.context) for hole in self.holes]
 
-    def of(self, system: System, context: Context) -> dict[int, Outcome]:
+    def of(self, system: System, context: Context) -> dict[int, CellScore]:
         """Return the outcomes of one system in one context by seed."""
         return self.outcomes.get((system, context), {})
 
@@ -88,7 +88,7 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
     known: dict[str, dict[str, Any]] = {}
     for cell in graph.cells:
         if not is_finished(output, cell.node):
-            results.holes.append(Hole(cell, reasons.get(cell.node)))
+            results.holes.append(MissingCell(cell, reasons.get(cell.node)))
             continue
         if cell.node not in known:
             path = home(output, cell.node) / "result.json"
@@ -100,7 +100,7 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
         asked = graph.nodes[cell.node]
         group = "" if one_draw else asked.inputs.get("train", "")
         pretraining = "" if cell.system.baseline else next(iter(asked.parents), "")
-        results.outcomes.setdefault(key, {})[cell.seed] = Outcome(
+        results.outcomes.setdefault(key, {})[cell.seed] = CellScore(
             cell.node, found["metric"], found["test"], found["gold"], found["predictions"], found["details"],
             found["cost"], group, pretraining,
         )  # fmt: skip
@@ -122,6 +122,6 @@ def lost(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def seeds_told(seeds: Iterable[int]) -> str:
+def format_seeds(seeds: Iterable[int]) -> str:
     """Return seeds as a person writes them."""
     return ", ".join(map(str, sorted(seeds)))

@@ -9,13 +9,13 @@ from headstart.core.errors import DataError
 from headstart.evaluation.metrics import about
 from headstart.studies.judge.comparison import Comparison, compare, pair
 from headstart.studies.judge.power import WANTED, Spread, power, seeds_needed, smallest_difference
-from headstart.studies.study import Standing
+from headstart.studies.study import StudyState
 
 _SEEDS = (3, 5, 8, 12, 20)
 _MORE_EXAMPLES = (1, 2, 4)
 
 
-def run(standing: Standing, difference: float | None) -> str:
+def run(standing: StudyState, difference: float | None) -> str:
     """Return a table of power over seeds and examples, and the numbers that reach four in five.
 
     `difference` is in the points of the table; without it, the smallest one that is found four times in five is told.
@@ -49,7 +49,7 @@ def run(standing: Standing, difference: float | None) -> str:
     return "\n".join(lines)
 
 
-def _seen(standing: Standing) -> list[Comparison]:
+def _seen(standing: StudyState) -> list[Comparison]:
     """Return every row's comparison with the reference of its context, of two seeds or more."""
     results, found = standing.results, []
     standing.resamples.prepare(results)
@@ -73,7 +73,7 @@ def _seen(standing: Standing) -> list[Comparison]:
     return found
 
 
-def _scale(standing: Standing) -> tuple[float, int, int]:
+def _scale(standing: StudyState) -> tuple[float, int, int]:
     """Return what the table multiplies scores by, its decimals, and how many test examples there are."""
     outcomes = [o for runs in standing.results.outcomes.values() for o in runs.values()]
     known = about(outcomes[0].metric)

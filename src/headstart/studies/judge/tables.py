@@ -10,12 +10,12 @@ from headstart.core import registry
 from headstart.evaluation.failures import failed
 from headstart.evaluation.forgetting import Forgetting
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import holm, interval, p_told
+from headstart.evaluation.significance import format_p, holm, interval
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
 from headstart.studies.judge.comparison import Comparison, Resamples, compare, pair
 from headstart.studies.judge.power import LEVEL
-from headstart.studies.judge.results import Outcome, Results, seeds_told
+from headstart.studies.judge.results import CellScore, Results, format_seeds
 from headstart.studies.judge.verdicts import Verdict
 
 NOTHING = "–"
@@ -24,7 +24,7 @@ MAJORITY = "majority"
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: its head, and how its values are written for people."""
 
     name: str
@@ -42,7 +42,7 @@ class Table:
 
     name: str
     title: str
-    columns: list[Column]
+    columns: list[TableColumn]
     rows: list[list[Any]]
     unfinished: list[bool]
     """Rows whose cells are not all there."""
@@ -68,11 +68,11 @@ def _counted(value: Any) -> str:
     return f"{value:,}"
 
 
-def _word(name: str) -> Column:
-    return Column(name, str, is_number=False)
+def _word(name: str) -> TableColumn:
+    return TableColumn(name, str, is_number=False)
 
 
-def context_columns(study: Study) -> list[Column]:
+def context_columns(study: Study) -> list[TableColumn]:
     """Return a column for each axis that is not compared."""
     return [_word(axis) for axis in study.axes if axis not in study.compare]
 
@@ -90,15 +90,30 @@ def scores(study: Study, results: Results, resamples: Resamples) -> Table:
     corrected = _corrected(leads, study.seeds, resamples.samples)
     plain, signed = _decimals(places := _places(results)), _signed(places)
     columns = [
-        *context_columns(study), _word("system"), _word("metric"), Column("seeds", str), Column("mean", plain),
-        Column("sd", plain), Column("low", plain), Column("high", plain),
-        Column(f"lead over {study.reference}", signed), Column("lead low", signed), Column("lead high", signed),
-        Column("effect", lambda value: f"{value:+.2f}"), Column("p seeds", p_told), Column("p examples", p_told),
-        *([] if corrected is None else [Column("p Holm", p_told)]),
-        Column("trained parameters", _counted), Column("FLOPs", _powers),
-        Column(FORGOTTEN, lambda value: f"{value:+.3f}"), _word(FORGOTTEN_IN), Column("overlap", str),
-        Column("mean without overlap", plain), _word(FAILED), _word("state"),
-    ]  # fmt: skip
+        *context_columns(study),
+        _word("system"),
+        _word("metric"),
+        TableColumn("seeds", str),
+        TableColumn("mean", plain),
+        TableColumn("sd", plain),
+        TableColumn("low", plain),
+        TableColumn("high", plain),
+        TableColumn(f"lead over {study.reference}", signed),
+        TableColumn("lead low", signed),
+        TableColumn("lead high", signed),
+        TableColumn("effect", lambda value: f"{value:+.2f}"),
+        TableColumn("p seeds", format_p),
+        TableColumn("p examples", format_p),
+        *([] if corrected is None else [TableColumn("p Holm", format_p)]),
+        TableColumn("trained parameters", _counted),
+        TableColumn("FLOPs", _powers),
+        TableColumn(FORGOTTEN, lambda value: f"{value:+.3f}"),
+        _word(FORGOTTEN_IN),
+        TableColumn("overlap", str),
+        TableColumn("mean without overlap", plain),
+        _word(FAILED),
+        _word("state"),
+    ]
     rows, unfinished = [], []
     for place, (context, system) in enumerate(keys):
         runs = results.of(system, context)
@@ -117,12 +132,12 @@ def _places(results: Results) -> int:
     return max((about(metric).decimals for metric in metrics), default=1)
 
 
-def _failures(runs: dict[int, Outcome], majority: dict[int, Outcome]) -> str | None:
+def _failures(runs: dict[int, CellScore], majority: dict[int, CellScore]) -> str | None:
     """Name the seeds with which a system learnt nothing; None where there are none."""
     if not runs or not majority:
         return None
     some = next(iter(runs.values()))
-    return seeds_told(failed(runs, majority, some.gold, some.metric)) or None
+    return format_seeds(failed(runs, majority, some.gold, some.metric)) or None
 
 
 def _corrected(leads: Sequence[Comparison | None], seeds: int, samples: int) -> list[float | None] | None:
@@ -146,7 +161,7 @@ def present(results: Results) -> dict[Context, list[System]]:
     return {context: [system for system in order if (system, context) in there] for context in contexts}
 
 
-def _measured(runs: dict[int, Outcome], overlap: dict[str, Any] | None) -> list[Any]:
+def _measured(runs: dict[int, CellScore], overlap: dict[str, Any] | None) -> list[Any]:
     """Return what one row measures: metric, seeds, mean, sd, low, high; then parameters, FLOPs, forgetting, overlap."""
     if not runs:
         return [None, 0, *[None] * 10]
@@ -158,16 +173,19 @@ def _measured(runs: dict[int, Outcome], overlap: dict[str, Any] | None) -> list[
     forgotten = [Forgetting(**o.details["forgetting"]) for o in runs.values() if "forgetting" in o.details]
     without = None if overlap is None else _without(runs, set(overlap["rows"]))
     return [
-        some.metric, len(runs), *points, some.details.get("trainable_parameters"),
+        some.metric,
+        len(runs),
+        *points,
+        some.details.get("trainable_parameters"),
         None if not all(flops) else sum(f for f in flops if f) / len(flops),
         sum(one.lost for one in forgotten) / len(forgotten) if forgotten else None,
         forgotten[0].what if forgotten else None,
         None if overlap is None else f"{len(overlap['rows'])} of {overlap['of']}",
         None if without is None else scale * without,
-    ]  # fmt: skip
+    ]
 
 
-def _without(runs: dict[int, Outcome], rows: set[int]) -> float | None:
+def _without(runs: dict[int, CellScore], rows: set[int]) -> float | None:
     """Return the mean score on the test rows that the corpus does not hold."""
     values = []
     for outcome in runs.values():
@@ -190,7 +208,7 @@ def _lead(
     return None if made is None else compare([made])
 
 
-def _told(lead: Comparison | None, runs: dict[int, Outcome]) -> list[Any]:
+def _told(lead: Comparison | None, runs: dict[int, CellScore]) -> list[Any]:
     if lead is None:
         return [None] * 6
     some = next(iter(runs.values()))
@@ -207,19 +225,23 @@ def _state(study: Study, results: Results, context: Context, system: System) -> 
     failed = [hole for hole in missing if hole.reason]
     parts = []
     if failed:
-        parts.append(f"failed with seeds {seeds_told(h.cell.seed for h in failed)}: {failed[0].reason}")
+        parts.append(f"failed with seeds {format_seeds(h.cell.seed for h in failed)}: {failed[0].reason}")
     if len(missing) > len(failed):
-        parts.append(f"not run yet: seeds {seeds_told(h.cell.seed for h in missing if not h.reason)}")
+        parts.append(f"not run yet: seeds {format_seeds(h.cell.seed for h in missing if not h.reason)}")
     return "; ".join(parts)
 
 
 def costs(study: Study, results: Results) -> Table:
     """Return what each row cost by the clock and the meter, means over seeds."""
     columns = [
-        *context_columns(study), _word("system"), Column("seconds a run", _decimals(1)),
-        Column("kWh a run", lambda value: f"{value:.2g}"), Column("CO₂e a run, g", lambda value: f"{value:.2g}"),
-        Column("money a run", lambda value: f"{value:.2g}"), Column("memory, MB", lambda value: f"{value:,.0f}"),
-    ]  # fmt: skip
+        *context_columns(study),
+        _word("system"),
+        TableColumn("seconds a run", _decimals(1)),
+        TableColumn("kWh a run", lambda value: f"{value:.2g}"),
+        TableColumn("CO₂e a run, g", lambda value: f"{value:.2g}"),
+        TableColumn("money a run", lambda value: f"{value:.2g}"),
+        TableColumn("memory, MB", lambda value: f"{value:,.0f}"),
+    ]
     rows = []
     for context, systems in present(results).items():
         for system in systems:
@@ -231,7 +253,7 @@ def costs(study: Study, results: Results) -> Table:
     return Table("costs", "Cost", columns, rows, [False] * len(rows))
 
 
-def _mean(runs: dict[int, Outcome], key: str) -> float | None:
+def _mean(runs: dict[int, CellScore], key: str) -> float | None:
     values = [o.cost.get(key) for o in runs.values()]
     return None if any(value is None for value in values) else sum(v for v in values if v is not None) / len(values)
 
@@ -240,17 +262,25 @@ def claims(verdicts: Sequence[Verdict]) -> Table:
     """Return the claims with their verdicts."""
     signed = _signed(3 if any(one.scale <= 1 for one in verdicts) else 1)
     columns = [
-        _word("claim"), _word("contrast"), _word("verdict"), Column("difference", signed), Column("low", signed),
-        Column("high", signed), Column("effect", lambda value: f"{value:+.2f}"), Column("p Holm", p_told),
-        Column("paired runs", str), Column("seeds", str), Column("seeds needed", str),
-        Column("power at what was seen", lambda value: f"{value:.0%}"),
-    ]  # fmt: skip
+        _word("claim"),
+        _word("contrast"),
+        _word("verdict"),
+        TableColumn("difference", signed),
+        TableColumn("low", signed),
+        TableColumn("high", signed),
+        TableColumn("effect", lambda value: f"{value:+.2f}"),
+        TableColumn("p Holm", format_p),
+        TableColumn("paired runs", str),
+        TableColumn("seeds", str),
+        TableColumn("seeds needed", str),
+        TableColumn("power at what was seen", lambda value: f"{value:.0%}"),
+    ]
     rows = []
     for one in verdicts:
         found = one.comparison
         points = [None] * 3 if found is None else [one.scale * v for v in (found.difference, found.low, found.high)]
         rows.append([
-            one.claim.says, one.claim.contrast, one.word, *points, None if found is None else found.effect,
+            one.claim.statement, one.claim.contrast, one.word, *points, None if found is None else found.effect,
             one.p_value, None if found is None else found.units, one.seeds, one.needed, one.power,
         ])  # fmt: skip
     return Table("claims", "Claims", columns, rows, [one.word == "undecided" for one in verdicts])
@@ -258,9 +288,7 @@ def claims(verdicts: Sequence[Verdict]) -> Table:
 
 def holes(results: Results) -> Table:
     """Return the cells that failed, each with its reason."""
-    columns = [_word("context"), _word("system"), Column("seed", str), _word("reason")]
+    columns = [_word("context"), _word("system"), TableColumn("seed", str), _word("reason")]
     failed = [hole for hole in results.holes if hole.reason]
-    rows: list[list[Any]] = [
-        ["/".join(h.cell.context), h.cell.system.name, h.cell.seed, h.reason] for h in failed
-    ]  # fmt: skip
+    rows: list[list[Any]] = [["/".join(h.cell.context), h.cell.system.name, h.cell.seed, h.reason] for h in failed]
     return Table("holes", "Holes", columns, rows, [True] * len(rows))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import holm, p_clause
+from headstart.evaluation.significance import describe_p, holm
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, named
 from headstart.studies.grid import Context, System
 from headstart.studies.judge.comparison import Comparison, Pair, Resamples, compare, pair
 from headstart.studies.judge.power import LEVEL, Spread, power, seeds_needed
-from headstart.studies.judge.results import Outcome, Results
+from headstart.studies.judge.results import CellScore, Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
 
@@ -38,7 +38,7 @@ class Verdict:
 
     def sentence(self) -> str:
         """Say the verdict in a sentence."""
-        said = f"“{self.claim.says}” is {self.word}"
+        said = f"“{self.claim.statement}” is {self.word}"
         if self.comparison is None:
             return f"{said}: {self.caveat or 'there are no finished cells to judge it by.'}"
         found, scale = self.comparison, self.scale
@@ -47,7 +47,7 @@ class Verdict:
         )
         said += (
             f": {self.claim.contrast} by {difference} ({low} to {high}) over {found.units} paired runs, "
-            f"{'p unknown' if self.p_value is None else p_clause(self.p_value)} after Holm's correction"
+            f"{'p unknown' if self.p_value is None else describe_p(self.p_value)} after Holm's correction"
         )
         if found.effect is not None:
             said += f", effect {found.effect:+.2f} standard deviations"
@@ -111,7 +111,7 @@ def _compared(
     partners = _partners(sides, contrast)
     pairs: list[Pair] = []
     scales: dict[float, None] = {}
-    beneath: tuple[set[str], set[str]] = set(), set()
+    unwrap_peft: tuple[set[str], set[str]] = set(), set()
     for context in contexts:
         runs = _runs(results, partners, context)
         made = pair(*runs, resamples, contrast.metric) if all(runs) else None
@@ -119,14 +119,14 @@ def _compared(
             pairs.append(made)
             metric = next(iter(runs[0][0].values())).metric if contrast.metric == "score" else contrast.metric
             scales[about(metric).scale] = None
-            for found, side in zip(beneath, runs, strict=True):
+            for found, side in zip(unwrap_peft, runs, strict=True):
                 found.update(outcome.pretraining for one in side for outcome in one.values())
     concerned = {*sides[0], *sides[1]}
     missing = sum(hole.cell.system in concerned and hole.cell.context in contexts for hole in results.holes)
     if len(scales) > 1:
         return None, 100.0, missing, "its contexts are scored in unlike units; name those of one unit by `where`."
     caveat = ""
-    if beneath[0] != beneath[1] and not study.seed_pretraining:
+    if unwrap_peft[0] != unwrap_peft[1] and not study.seed_pretraining:
         caveat = "Every pre-training in it ran once; what another would bring is not counted."
     return compare(pairs), next(iter(scales), 100.0), missing, caveat
 
@@ -149,13 +149,13 @@ def _partners(sides: Sequence[list[System]], contrast: Contrast) -> list[Sides]:
 
 def _runs(
     results: Results, partners: Sequence[Sides], context: Context
-) -> tuple[list[dict[int, Outcome]], list[dict[int, Outcome]]]:
+) -> tuple[list[dict[int, CellScore]], list[dict[int, CellScore]]]:
     """Return the runs of both sides in a context: of partners that are all there, so that like is held against like.
 
     A system that was left out of the grid here, or that does not suit these rows, is not waited for.
     """
     awaited = {hole.cell.system for hole in results.holes if hole.cell.context == context}
-    kept: tuple[list[dict[int, Outcome]], list[dict[int, Outcome]]] = ([], [])
+    kept: tuple[list[dict[int, CellScore]], list[dict[int, CellScore]]] = ([], [])
     for sides in partners:
         there = [[system for system in side if results.of(system, context) or system in awaited] for side in sides]
         runs = [[results.of(system, context) for system in side] for side in there]

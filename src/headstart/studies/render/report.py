@@ -16,20 +16,20 @@ from headstart.evaluation.cost import PriceTag
 from headstart.studies.graph import Node, home, is_finished
 from headstart.studies.grid import Context
 from headstart.studies.judge import curve_tables, curves
-from headstart.studies.judge.results import Outcome
+from headstart.studies.judge.results import CellScore
 from headstart.studies.judge.tables import FORGOTTEN, FORGOTTEN_IN, Table
 from headstart.studies.render import charts, formats, page
 from headstart.studies.render.page import Report
 from headstart.studies.run import engine as study_engine
 from headstart.studies.run.jobs import CURVE
-from headstart.studies.study import DEFINITION, TABLES, Standing
+from headstart.studies.study import DEFINITION, TABLES, StudyState
 
 PAGE, PLAIN_PAGE = "report.html", "report.md"
 _MOST_RECIPES = 12
 _LEAST_DOTS = 3
 
 
-def run(standing: Standing, target: Path | None = None) -> Path:
+def run(standing: StudyState, target: Path | None = None) -> Path:
     """Write the page, as HTML and in short as Markdown, and the tables; returns the page."""
     study = standing.study
     folder = target or study.output
@@ -56,13 +56,13 @@ def run(standing: Standing, target: Path | None = None) -> Path:
     return folder / PAGE
 
 
-def _place(standing: Standing) -> Callable[[str], int]:
+def _place(standing: StudyState) -> Callable[[str], int]:
     """Give every system its place among them, and so its looks, the same in every picture."""
     places = {system.name: place for place, system in enumerate(standing.results.systems)}
     return lambda name: places.get(name, len(places))
 
 
-def _summary(standing: Standing) -> list[str]:
+def _summary(standing: StudyState) -> list[str]:
     graph, output = standing.graph, standing.study.output
     done = [name for name in graph.nodes if is_finished(output, name)]
     said = [f"{len(done):,} of {len(graph.nodes):,} cells are finished, {standing.study.seeds} seeds."]
@@ -80,7 +80,7 @@ def _summary(standing: Standing) -> list[str]:
     return said
 
 
-def _curves(standing: Standing) -> list[str]:
+def _curves(standing: StudyState) -> list[str]:
     """Return a picture for each slice of each axis of numbers."""
     study, results, pictures = standing.study, standing.results, []
     for axis in curves.numeric_axes(study):
@@ -92,14 +92,14 @@ def _curves(standing: Standing) -> list[str]:
     return _with_legend(standing, pictures)
 
 
-def _metric(standing: Standing, context: Context) -> str:
+def _metric(standing: StudyState, context: Context) -> str:
     for system in standing.results.systems:
         for outcome in standing.results.of(system, context).values():
             return outcome.metric
     return "score"
 
 
-def _fronts(standing: Standing) -> list[str]:
+def _fronts(standing: StudyState) -> list[str]:
     """Return score against FLOPs and against seconds for each context, the last level of each axis of numbers alone."""
     pictures = []
     place = _place(standing)
@@ -112,20 +112,20 @@ def _fronts(standing: Standing) -> list[str]:
     return _with_legend(standing, pictures)
 
 
-def _with_legend(standing: Standing, pictures: list[str]) -> list[str]:
+def _with_legend(standing: StudyState, pictures: list[str]) -> list[str]:
     names = [(system.name, system.baseline is not None) for system in standing.results.systems]
     if not pictures:
         return []
     return [charts.legend(names, _place(standing)), f'<div class="figures">{"".join(pictures)}</div>']
 
 
-_COSTS: dict[str, Callable[[Outcome], float | None]] = {
+_COSTS: dict[str, Callable[[CellScore], float | None]] = {
     "training FLOPs": lambda outcome: outcome.cost.get("flops"),
     "seconds": lambda outcome: outcome.cost.get("seconds"),
 }
 
 
-def _last(standing: Standing) -> list[Context]:
+def _last(standing: StudyState) -> list[Context]:
     """Return the contexts at the end of every axis of numbers."""
     study = standing.study
     axes = [axis for axis in study.axes if axis not in study.compare]
@@ -137,7 +137,7 @@ def _last(standing: Standing) -> list[Context]:
     ]
 
 
-def _forgetting(standing: Standing) -> list[str]:
+def _forgetting(standing: StudyState) -> list[str]:
     """Return what each system forgot against what it gained over the reference, a picture for each measure of it."""
     pictures = []
     table = standing.scores
@@ -157,11 +157,11 @@ def _forgetting(standing: Standing) -> list[str]:
     return _with_legend(standing, pictures)
 
 
-def _lead(standing: Standing) -> str:
+def _lead(standing: StudyState) -> str:
     return f"lead over {standing.study.reference}"
 
 
-def _training(standing: Standing) -> list[str]:
+def _training(standing: StudyState) -> list[str]:
     """Return the loss over tokens, FLOPs and kWh: of each pre-training, and of each system's first seed at the end."""
     found: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = []
     output = standing.study.output
@@ -184,7 +184,7 @@ def _training(standing: Standing) -> list[str]:
     return parts
 
 
-def _pretrained_for(standing: Standing, node: Node) -> str:
+def _pretrained_for(standing: StudyState, node: Node) -> str:
     """Name a pre-training by the systems that start from it, or by what their names share, or else by its objective."""
     nodes = standing.graph.nodes
     cells = [cell for cell in standing.graph.cells if node.id in nodes[cell.node].parents]
@@ -197,7 +197,7 @@ def _pretrained_for(standing: Standing, node: Node) -> str:
     return "/".join(shared) or f"{node.recipe['objective']['name']} ({node.id.rpartition('-')[2][:4]})"
 
 
-def _traces(standing: Standing, title: str, rows: list[tuple[str, list[dict[str, Any]], dict[str, Any]]]) -> str:
+def _traces(standing: StudyState, title: str, rows: list[tuple[str, list[dict[str, Any]], dict[str, Any]]]) -> str:
     pictures = []
     known = [system.name for system in standing.results.systems]
     places = {name: place for place, name in enumerate(dict.fromkeys([*known, *(name for name, _, _ in rows)]))}
@@ -225,14 +225,14 @@ def _logged(path: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "loss" in line and "tokens" in line]
 
 
-def _overtaking(standing: Standing) -> list[Table]:
+def _overtaking(standing: StudyState) -> list[Table]:
     """Return a table for each axis of numbers: from where on each system is above the reference."""
     study, results = standing.study, standing.results
     found = [curve_tables.overtaking(study, results, axis) for axis in curves.numeric_axes(study)]
     return [table for table in found if table is not None]
 
 
-def _recipes(standing: Standing) -> dict[str, str]:
+def _recipes(standing: StudyState) -> dict[str, str]:
     """Return the study and one filled recipe of each system."""
     recipes = {DEFINITION: config.to_yaml(standing.study)}
     shown: dict[str, Node] = {}

@@ -14,11 +14,11 @@ from headstart.studies.graph import FAILURES, Graph, Node, home, is_finished
 from headstart.studies.run.jobs import RESULT, order
 from headstart.studies.run.workers import Executor
 
-Told = Callable[["Tally", Node, str], None]
+Told = Callable[["RunSummary", Node, str], None]
 
 
 @dataclass
-class Tally:
+class RunSummary:
     """How far a study is."""
 
     total: int
@@ -34,13 +34,13 @@ class Tally:
 def run(
     graph: Graph, output: Path, executor: Executor, told: Told, *, threads: int = 1, retries: int = 0,
     budget_seconds: float | None = None,
-) -> Tally:  # fmt: skip
+) -> RunSummary:  # fmt: skip
     """Perform every node whose artifact is missing; returns what was finished and what was not.
 
     What an earlier run recorded as failed is tried anew. `budget_seconds` is the time of all cells of this and earlier
     runs together, past which none is begun.
     """
-    tally = Tally(len(graph.nodes))
+    tally = RunSummary(len(graph.nodes))
     waiting = {name: node for name, node in graph.nodes.items() if not is_finished(output, name)}
     tally.finished = tally.total - len(waiting)
     done = set(graph.nodes.keys() - waiting.keys())

@@ -12,7 +12,7 @@ from typing import Any
 from headstart.core.errors import ResourceError, first_line
 from headstart.core.processes import cores
 from headstart.studies.definition import Execution
-from headstart.studies.run.jobs import perform
+from headstart.studies.run.jobs import run_job
 from headstart.studies.run.workers import Executor, LocalWorkers, died
 
 _JOBS = "jobs"
@@ -51,7 +51,7 @@ class RayTasks:
         there = int(self._ray.cluster_resources().get("CPU", 1)) // execution.threads
         self.capacity = max(1, min(there, execution.workers or there))
         # The engine counts attempts itself, and a lost node is one.
-        self._task = self._ray.remote(num_cpus=execution.threads, max_retries=0)(perform)
+        self._task = self._ray.remote(num_cpus=execution.threads, max_retries=0)(run_job)
         self._under_way: dict[Any, str] = {}
 
     def submit(self, key: str, order: str) -> None:
@@ -94,7 +94,7 @@ class SlurmJobs:
 
     def submit(self, key: str, order: str) -> None:
         """Send a job."""
-        self._jobs[key] = self._sender.submit(perform, order)
+        self._jobs[key] = self._sender.submit(run_job, order)
 
     def wait(self) -> list[tuple[str, str]]:
         """Look for jobs that have ended, however they did."""

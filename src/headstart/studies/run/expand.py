@@ -21,7 +21,7 @@ from headstart.studies.graph import ABSENT, Cell, Graph, Node, home
 from headstart.studies.grid import Context, Point, System, is_left_out, points, with_settings
 
 _READ = ("train", "validation", "test")
-_OWN = ("output", "seeds", "company")
+_OWN = ("output", "seeds", "compare_with")
 """Settings of a fine-tuning recipe that a study has in its own hands."""
 _NO_SHAPE = ("pretrain.objective", "pretrain.training", "pretrain.warm_start")
 """Settings of a pre-training that leave its network and tokenizer as they are."""
@@ -126,7 +126,7 @@ def _reads(baseline: str, key: str) -> bool:
 
 def _add(graph: Graph, study: Study, point: Point, system: System, raw: dict[str, Any]) -> None:
     """Add the cells of one trained system, and the pre-training beneath them."""
-    finetune = {**raw["finetune"], "output": "cell", "seeds": 1, "company": []}
+    finetune = {**raw["finetune"], "output": "cell", "seeds": 1, "compare_with": []}
     if raw["pretrain"] is not None:
         finetune["model"] = "made by this study"
     recipe = config.to_dict(config.fill(FinetuneRecipe, finetune, where=_place(point, system)))

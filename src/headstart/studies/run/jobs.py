@@ -23,13 +23,13 @@ from headstart.core import artifact, config, registry
 from headstart.core.contracts import Task
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
-from headstart.evaluation.baselines import Unsuited
+from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.cost import CostConfig, Meter
 from headstart.stages.finetune import run as finetune
-from headstart.stages.finetune.cell import Cell, Splits
+from headstart.stages.finetune.cell import MethodResult, Splits
 from headstart.stages.finetune.forgetting import probe
 from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
-from headstart.stages.finetune.run import UnfitAdaptation
+from headstart.stages.finetune.run import AdaptationNotApplicable
 from headstart.stages.pretrain import run as pretrain
 from headstart.stages.pretrain.build import tokenizer_of
 from headstart.stages.pretrain.prepare import prepare
@@ -48,7 +48,7 @@ def order(node: Node, output: Path, threads: int = 1) -> str:
     return json.dumps({"node": node.to_dict(), "output": str(output), "cwd": os.getcwd(), "threads": threads})
 
 
-def perform(asked: str) -> str:
+def run_job(asked: str) -> str:
     """Do what was ordered, unless it is done, and say how it ended; errors are told, never raised.
 
     `again` says whether another attempt may help: a recipe or data at fault stay so.
@@ -66,7 +66,7 @@ def perform(asked: str) -> str:
         with _held(output / WORK / node.id) as work:
             if not artifact.is_complete(home(output, node.id)):
                 _note(output, node, "began")
-                _DOERS[node.kind](node, output, work)
+                HANDLERS[node.kind](node, output, work)
                 _note(output, node, "ended")
     except HeadstartError as error:
         return ended("failed", reason=str(error), again=isinstance(error, ResourceError))
@@ -121,8 +121,8 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     (method, section), *_ = methods_of(recipe)
     assert section is not None
     try:
-        methods, _ = finetune.suited(recipe, task)
-    except UnfitAdaptation as error:
+        methods, _ = finetune.applicable_methods(recipe, task)
+    except AdaptationNotApplicable as error:
         _publish(node, output, {"left_out": error.reason})
         return
     finetune.check(recipe, task, splits, methods)
@@ -130,7 +130,7 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     cell, model = finetune.run_adaptation(
         recipe, task, splits, method, section, recipe.seed, work, fingerprint=node.id, quiet=True
     )
-    finetune.tell_forgetting(cell, model, known_before)
+    finetune.add_forgetting(cell, model, known_before)
     _write(node, output, task, splits, cell, work / "logs" / "metrics.jsonl")
 
 
@@ -143,7 +143,7 @@ def _baseline(node: Node, output: Path, work: Path) -> None:
     task, splits = _opened(recipe)
     try:
         cell = finetune.run_baseline(task, splits, recipe.baseline, recipe.seed, CostConfig())
-    except Unsuited as reason:
+    except NotApplicable as reason:
         _publish(node, output, {"left_out": str(reason)})
         return
     _write(node, output, task, splits, cell)
@@ -153,7 +153,7 @@ def _overlap(node: Node, output: Path, work: Path) -> None:
     _publish(node, output, study_overlap.count(_filled(OverlapRecipe, node), work))
 
 
-_DOERS: dict[str, Callable[[Node, Path, Path], None]] = {
+HANDLERS: dict[str, Callable[[Node, Path, Path], None]] = {
     "prepare": _prepare, "pretrain": _pretrain, "finetune": _finetune, "baseline": _baseline, "overlap": _overlap,
 }  # fmt: skip
 
@@ -166,10 +166,10 @@ def _opened(recipe: FinetuneRecipe | BaselineRecipe) -> tuple[Task, Splits]:
     """Build the task and read its rows, those of this seed to train on."""
     task: Task = registry.build("tasks", recipe.task)
     whole = finetune.read_data(recipe.data, task)
-    return task, replace(whole, train=labelled.choose(whole.train, recipe.data.labels, recipe.seed, "labels"))
+    return task, replace(whole, train=labelled.choose(whole.train, recipe.data.train_rows, recipe.seed, "labels"))
 
 
-def _write(node: Node, output: Path, task: Task, splits: Splits, cell: Cell, curve: Path | None = None) -> None:
+def _write(node: Node, output: Path, task: Task, splits: Splits, cell: MethodResult, curve: Path | None = None) -> None:
     """Publish what a cell found, with the gold values, so that a study's folder tells everything by itself."""
     _require_unchanged(node)
     found = {**cell.to_dict(), "metric": task.metrics()[0], "gold": list(splits.test.labels)}

@@ -34,7 +34,7 @@ _UNKNOWN_COST = "not foreseen"
 
 
 @dataclass
-class Part:
+class PlanItem:
     """Cells of one recipe but for seed and number of labels, and what those that are not there will cost."""
 
     what: str
@@ -50,7 +50,7 @@ class StudyPlan:
 
     study: Study
     graph: Graph
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PlanItem] = field(default_factory=list)
 
     @property
     def tag(self) -> PriceTag | None:
@@ -78,7 +78,7 @@ def run(study: Study, quiet: bool = False) -> StudyPlan:
     for number, nodes in enumerate(groups.values(), start=1):
         there = [node for node in nodes if is_finished(study.output, node.id)]
         todo = [node for node in nodes if node not in there]
-        part = Part(_name(nodes[0], made.graph), len(nodes), len(todo))
+        part = PlanItem(_name(nodes[0], made.graph), len(nodes), len(todo))
         made.parts.append(part)
         if nodes[0].kind in _NOT_FORESEEN:
             part.note = "seconds each" if nodes[0].kind == "baseline" else "reads the corpus once"
@@ -136,7 +136,7 @@ def render(made: StudyPlan) -> str:
 def _group(node: Node) -> str:
     recipe = {key: value for key, value in node.recipe.items() if key != "seed"}
     if node.kind in ("finetune", "baseline"):
-        recipe["data"] = {key: value for key, value in recipe["data"].items() if key != "labels"}
+        recipe["data"] = {key: value for key, value in recipe["data"].items() if key != "train_rows"}
     return config.fingerprint({"kind": node.kind, "recipe": recipe})
 
 
@@ -198,7 +198,7 @@ def _measured(output: Path, finished: list[Node]) -> dict[int | None, PriceTag]:
 
 
 def _labels(node: Node) -> int | None:
-    labels: int | None = node.recipe["data"]["labels"]
+    labels: int | None = node.recipe["data"]["train_rows"]
     return labels
 
 
@@ -212,7 +212,7 @@ def _budget(recipe: Mapping[str, Any]) -> Budget:
 
 
 def _timed(recipe: Mapping[str, Any], labels: int | None) -> PriceTag:
-    asked = {**recipe, "data": {**recipe["data"], "labels": labels}}
+    asked = {**recipe, "data": {**recipe["data"], "train_rows": labels}}
     return PriceTag.from_dict(forecast.run(config.fill(FinetuneRecipe, asked))["forecast"])
 
 
@@ -242,7 +242,7 @@ def _by_speed(recipe: Mapping[str, Any], labels: int | None, known: Mapping[str,
     rows = len(splits.train) if labels is None else min(labels, len(splits.train))
     tokens = forecast.tokens_of(_budget(recipe), speed, per_token, settings.batch_size * length, rows * length)
     # A look at held-out rows goes forwards alone, a third of a step.
-    looked_at = (len(splits.validation) * settings.evaluations + len(splits.test)) * length / 3
+    looked_at = (len(splits.validation) * settings.eval_count + len(splits.test)) * length / 3
     flops = (tokens + looked_at) * per_token
     tag = forecast_tag(flops, speed * per_token, CostConfig(**recipe["cost"]), tokens=round(tokens))
     tag.assumptions["fine-tuning"] = f"{_TOKENS_A_WORD} tokens a word, at the speed of pre-training"

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headstart.studies.graph import Node
-from headstart.studies.run.engine import Tally
+from headstart.studies.run.engine import RunSummary
 
 _LINE_SECONDS = 10.0
 
 
-class Teller:
+class ProgressReporter:
     """Tells what becomes of each cell, on stderr."""
 
     def __init__(self, total: int, finished: int, quiet: bool) -> None:
@@ -45,7 +45,7 @@ class Teller:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, tally: Tally, node: Node, what: str) -> None:
+    def __call__(self, tally: RunSummary, node: Node, what: str) -> None:
         """Tell of one cell; what failed is told at once, what went well now and then."""
         if self.quiet:
             return

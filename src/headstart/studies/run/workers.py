@@ -133,10 +133,10 @@ def _serve(channel: Connection, threads: int) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-    from headstart.studies.run.jobs import perform
+    from headstart.studies.run.jobs import run_job
 
     try:
         while True:
-            channel.send_bytes(perform(channel.recv_bytes().decode()).encode())
+            channel.send_bytes(run_job(channel.recv_bytes().decode()).encode())
     except (EOFError, OSError, KeyboardInterrupt):
         return

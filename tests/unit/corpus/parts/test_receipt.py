@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headstart.core.errors import DataError
-from headstart.corpus.parts.receipt import Books
+from headstart.corpus.parts.receipt import RowCounts
 
 
-def books() -> Books:
-    made = Books()
+def books() -> RowCounts:
+    made = RowCounts()
     read = made["read"]
     read.rows_in, read.rows_out, read.dropped = 10, 7, Counter({"rejects": 2, "read.empty": 1})
     step = made["duplicates"]
@@ -27,7 +27,7 @@ def test_a_receipt_says_what_became_of_every_row() -> None:
         "read: 10 rows in = 7 out + 1 dropped by rule + 0 duplicates + 2 rejects",
         "duplicates: 7 rows in = 4 out + 0 dropped by rule + 3 duplicates + 0 rejects",
     ]
-    again = Books.from_json(made.to_json())
+    again = RowCounts.from_json(made.to_json())
     assert again.to_json() == made.to_json()
     again.add(made)
     assert again["read"].rows_in == 20 and again["read"].dropped["rejects"] == 4

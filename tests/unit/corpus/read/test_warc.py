@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headstart.corpus.read.formats import Reading, Unreadable
+from headstart.corpus.read.formats import BadRow, ReadOptions
 from headstart.corpus.read.warc import read_warc
 from headstart.corpus.read.webpages import read_html, text_of_response
 
@@ -29,9 +29,9 @@ def texts(number: int) -> bytes:
 
 
 def read(path: Path, longest: int | None = None) -> tuple[list[str], list[str]]:
-    rows = list(read_warc(str(path), Reading(longest=longest)))
+    rows = list(read_warc(str(path), ReadOptions(longest=longest)))
     good = [row.value for row in rows if isinstance(row.value, str)]
-    return good, [row.value.reason for row in rows if isinstance(row.value, Unreadable)]
+    return good, [row.value.reason for row in rows if isinstance(row.value, BadRow)]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -41,7 +41,7 @@ def test_texts_come_out_and_other_records_are_no_rows(tmp_path: Path, packed: bo
     path = tmp_path / ("a.wet.gz" if packed else "a.wet")
     path.write_bytes(b"".join(gzip.compress(r) if packed else r for r in records))
     assert read(path) == ([texts(n).decode() for n in range(5)], [])
-    rows = list(read_warc(str(path), Reading()))
+    rows = list(read_warc(str(path), ReadOptions()))
     assert [row.kept["url"] for row in rows if row.kept] == [f"http://example.org/{n}" for n in range(5)]
 
 
@@ -82,7 +82,7 @@ def test_pages_give_their_main_text(tmp_path: Path) -> None:
     assert len(good) == 2 and all("Paragraph 7 tells" in text and "menu" not in text for text in good)
     assert bad == ["not an HTTP response"]
     (tmp_path / "a.html").write_text(PAGE, encoding="utf-8")
-    (row,) = read_html(str(tmp_path / "a.html"), Reading())
+    (row,) = read_html(str(tmp_path / "a.html"), ReadOptions())
     assert row.value == good[0]
 
 
@@ -90,14 +90,14 @@ def test_a_page_is_decoded_as_it_says_or_rejected() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=iso-8859-1\r\n\r\n"
     assert text_of_response(head + "Grüße".encode("latin-1")) == "Grüße"
     wrong = text_of_response(head.replace(b"iso-8859-1", b"utf-8") + "Grüße".encode("latin-1"))
-    assert isinstance(wrong, Unreadable) and "neither UTF-8" in wrong.reason
+    assert isinstance(wrong, BadRow) and "neither UTF-8" in wrong.reason
 
 
 @pytest.mark.parametrize("charset", [b"undefined", b"idna", b"hex", b"unicode_escape", b"no-such-thing"])
 def test_a_charset_that_decodes_nothing_costs_its_own_page_alone(charset: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=" + charset + b"\r\n\r\n"
     wrong = text_of_response(head + b"\xff \\ud800")
-    assert isinstance(wrong, Unreadable) and "neither UTF-8" in wrong.reason
+    assert isinstance(wrong, BadRow) and "neither UTF-8" in wrong.reason
 
 
 @pytest.mark.parametrize("packing", [b"Content-Encoding: gzip", b"Transfer-Encoding: chunked"])
@@ -110,14 +110,14 @@ def test_a_body_that_is_cut_is_no_text(packing: bytes) -> None:
     assert text_of_response(head + body) == text.decode()
     for end in (len(body) // 4, len(body) // 2, len(body) - 8):
         cut = text_of_response(head + body[:end])
-        assert isinstance(cut, Unreadable) and "it ends too soon" in cut.reason
+        assert isinstance(cut, BadRow) and "it ends too soon" in cut.reason
     assert text_of_response(head) == "" and text_of_response(head + body, len(text)) == text.decode()
 
 
 def test_a_body_that_becomes_too_long_is_not_unpacked_to_its_end() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n"
     bomb = text_of_response(head + gzip.compress(b"x" * 5_000_000), longest=1_000_000)
-    assert isinstance(bomb, Unreadable) and "more than 1,000,000 bytes, which reading.longest_mb allows" in bomb.reason
+    assert isinstance(bomb, BadRow) and "more than 1,000,000 bytes, which reading.longest_mb allows" in bomb.reason
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_pages_that_say_they_are_none_have_no_text(tmp_path: Path, status: str, 
     path = tmp_path / "a.warc"
     path.write_bytes(record("response", response) + record("response", response.replace(b"HTTP/1.1", b"HTTP/2")))
     assert read(path) == (["some words" if is_page else ""] * 2, [])
-    assert isinstance(text_of_response(b"HTTP/1.1\r\n\r\nwords"), Unreadable)
+    assert isinstance(text_of_response(b"HTTP/1.1\r\n\r\nwords"), BadRow)

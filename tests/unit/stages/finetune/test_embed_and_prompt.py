@@ -17,8 +17,8 @@ from headstart.core.errors import RecipeError
 def finetune(way: Path, output: Path, **sections: Any) -> Path:
     return headstart.finetune(
         {
-            "output": str(output), "model": str(way / "pretrained"), "seeds": 2, "company": [],
-            "training": {"budget": "3 steps", "max_length": 32, "evaluations": 1, "batch_size": 8}, **sections,
+            "output": str(output), "model": str(way / "pretrained"), "seeds": 2, "compare_with": [],
+            "training": {"budget": "3 steps", "max_length": 32, "eval_count": 1, "batch_size": 8}, **sections,
         },
         quiet=True,
     )  # fmt: skip
@@ -57,7 +57,9 @@ def test_vectors_load_in_plain_sentence_transformers(way, pairs, tmp_path, adapt
 def test_what_is_trained_by_rank_may_be_validated_by_retrieval(way, pairs, tmp_path):
     """The rows taken out of the training file are read as validation rows, the second text being what is looked for."""
     task = {"kind": "embed", "loss": "ranking", "test": "retrieval"}
-    folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="full", company=["as_is", "svm"])
+    folder = finetune(
+        way, tmp_path / "out", task=task, data=pairs, adaptation="full", compare_with=["zero_shot", "svm"]
+    )
     manifest = artifact.verify(folder, "model of finetune")
     assert manifest["data"]["train_rows"] == 30 and manifest["data"]["validation_rows"] == 10
     assert 0 < manifest["metrics"]["full"][0]["mrr_at_10"] <= manifest["metrics"]["full"][0]["ndcg_at_10"] <= 1
@@ -66,19 +68,19 @@ def test_what_is_trained_by_rank_may_be_validated_by_retrieval(way, pairs, tmp_p
 
 def test_a_control_trains_not_even_the_head_of_a_loss(way, pairs, tmp_path):
     task = {"kind": "embed", "loss": "softmax", "label": "score"}
-    folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="as_is")
-    assert "| as_is |" in artifact.verify(folder)["table"] and "| 0 |" in artifact.verify(folder)["table"]
+    folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="zero_shot")
+    assert "| zero_shot |" in artifact.verify(folder)["table"] and "| 0 |" in artifact.verify(folder)["table"]
 
 
 def test_a_prompt_keeps_the_rows_that_it_showed(way, tmp_path):
     data = {"train": str(way / "train.csv"), "validation": 20, "test": str(way / "test.csv"), "labels": 4}
     task = {"kind": "prompt", "shots": 2, "template": "{text} {label}"}
     training = {"max_length": 256}
-    folder = finetune(way, tmp_path / "out", task=task, data=data, adaptation="as_is", training=training)
+    folder = finetune(way, tmp_path / "out", task=task, data=data, adaptation="zero_shot", training=training)
     manifest = artifact.verify(folder, "model of finetune")
     assert len(manifest["task"]["shown"]) == 2
     assert "Nothing was trained" in (folder / "README.md").read_text(encoding="utf-8")
-    best = manifest["metrics"]["as_is"][manifest["seed"]]
+    best = manifest["metrics"]["zero_shot"][manifest["seed"]]
     assert headstart.evaluate(folder, data["test"])["accuracy"] == best["accuracy"]
     with pytest.raises(RecipeError, match="trains nothing"):
         headstart.plan(manifest["recipe"])

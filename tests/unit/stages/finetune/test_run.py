@@ -84,7 +84,7 @@ def tag_recipe(folder: Path, recipe_of, **sections: Any) -> dict[str, Any]:
 def test_tags_with_the_usual_company(tagged, recipe_of, tmp_path):
     """The default company does not fit lists of labels as it is: one of it answers word by word, one is left out."""
     recipe = tag_recipe(tagged, recipe_of, output=str(tmp_path / "out"))
-    del recipe["company"]
+    del recipe["compare_with"]
     folder = headstart.finetune(recipe, quiet=True)
     facts = artifact.verify(folder)
     assert set(facts["metrics"]) == {"full", "majority", "scratch"} and set(facts["left_out"]) == {"svm"}
@@ -110,7 +110,7 @@ def test_a_part_of_the_test_rows_is_read_where_asked(tagged, recipe_of, tmp_path
 
 @pytest.mark.parametrize("name", ["full", "features"])
 def test_a_cell_that_was_killed_after_its_training_costs_no_flops_twice(name, tagged, recipe_of, tmp_path):
-    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"), adaptation=name, company=[])
+    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"), adaptation=name, compare_with=[])
     recipe = config.fill(FinetuneRecipe, asked)
     task: Any = registry.build("tasks", recipe.task)
     splits = finetune.read_data(recipe.data, task)
@@ -126,7 +126,7 @@ def test_a_cell_that_was_killed_after_its_training_costs_no_flops_twice(name, ta
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_an_adapter_is_saved_alone_and_loads_on_its_checkpoint(toys, kind, tagged, recipe_of, tmp_path):
     make = recipe_of["finetune"] if kind == "classify" else lambda folder, **more: tag_recipe(folder, recipe_of, **more)
-    recipe = make(tagged, output=str(tmp_path / "out"), adaptation="low_rank", company=[])
+    recipe = make(tagged, output=str(tmp_path / "out"), adaptation="low_rank", compare_with=[])
     folder = headstart.finetune(recipe, quiet=True)
     assert (folder / "adapter_config.json").is_file() and (folder / "adapter_model.safetensors").is_file()
     assert not (folder / "config.json").exists() and not (folder / "model.safetensors").exists()
@@ -145,7 +145,7 @@ def test_an_adapter_refuses_other_weights_beneath_it(toys, way, recipe_of, tmp_p
     base = tmp_path / "base"
     shutil.copytree(way / "pretrained", base)
     recipe = recipe_of["finetune"](
-        way, output=str(tmp_path / "out"), model=str(base), adaptation="low_rank", company=[]
+        way, output=str(tmp_path / "out"), model=str(base), adaptation="low_rank", compare_with=[]
     )
     folder = headstart.finetune(recipe, quiet=True)
     shutil.rmtree(base)
@@ -158,7 +158,7 @@ def test_an_adapter_refuses_other_weights_beneath_it(toys, way, recipe_of, tmp_p
 
 def test_where_nothing_moves_the_model_is_measured_as_it_is(toys, way, recipe_of, tmp_path):
     folder = headstart.finetune(
-        recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="untouched", company=[]), quiet=True
+        recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="untouched", compare_with=[]), quiet=True
     )
     cell = json.loads((folder / "cells" / "untouched-seed-0" / "result.json").read_text(encoding="utf-8"))
     assert cell["details"]["trainable_parameters"] == cell["details"]["steps"] == 0
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_or_left_out(toys, way, recipe_of, tmp_path
     recipe = recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="low_rank")
     with pytest.raises(RecipeError, match=r"'low_rank' does not serve the task 'classify' on .*: this toy is at rest"):
         headstart.finetune(recipe, quiet=True)
-    recipe = recipe_of["finetune"](way, output=str(tmp_path / "beside"), company=["majority", "low_rank"])
+    recipe = recipe_of["finetune"](way, output=str(tmp_path / "beside"), compare_with=["majority", "low_rank"])
     folder = headstart.finetune(recipe, quiet=True)
     assert artifact.read_manifest(folder)["left_out"] == {"low_rank": "this toy is at rest"}
 
@@ -201,7 +201,7 @@ def test_an_adaptation_may_set_whatever_training_has(way, recipe_of):
 
 
 @pytest.mark.parametrize(
-    ("company", "said"),
+    ("compare_with", "said"),
     [
         (["majority", {"name": "features"}, {"name": "features", "layers": "mix"}], "names 'features' twice"),
         ([{"name": "full", "learning_rate": 1e-3}], "has settings for 'full', which is the adaptation itself"),
@@ -209,18 +209,18 @@ def test_an_adaptation_may_set_whatever_training_has(way, recipe_of):
 )
 def test_a_method_stands_in_a_table_once(way, recipe_of, company, said):
     with pytest.raises(RecipeError, match=said):
-        config.fill(FinetuneRecipe, recipe_of["finetune"](way, company=company))
+        config.fill(FinetuneRecipe, recipe_of["finetune"](way, compare_with=company))
 
 
 def test_a_frozen_body_is_paid_for_once(way, recipe_of, tmp_path):
     """Ten epochs over remembered states cost little more than one."""
     spent = []
     for epochs in (1, 10):
-        training = {"budget": f"{epochs} epochs", "max_length": 32, "evaluations": 1, "batch_size": 16}
+        training = {"budget": f"{epochs} epochs", "max_length": 32, "eval_count": 1, "batch_size": 16}
         settings = {
             "output": str(tmp_path / str(epochs)),
             "adaptation": "features",
-            "company": [],
+            "compare_with": [],
             "training": training,
         }
         folder = headstart.finetune(recipe_of["finetune"](way, **settings), quiet=True)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from headstart.stages.finetune import table as comparison
-from headstart.stages.finetune.cell import Cell
+from headstart.stages.finetune.cell import MethodResult
 
 GOLD = ["a", "b"] * 50
 
 
-def cell(method: str, seed: int, wrong: int, trained: int | None = None, kwh: float | None = 0.5) -> Cell:
+def cell(method: str, seed: int, wrong: int, trained: int | None = None, kwh: float | None = 0.5) -> MethodResult:
     """A run that has the first `wrong` rows wrong."""
     flipped = {"a": "b", "b": "a"}
     predictions = [flipped[label] if i < wrong else label for i, label in enumerate(GOLD)]
     details = {} if trained is None else {"trainable_parameters": trained}
     score = {"accuracy": 1 - wrong / 100}
-    return Cell(method, seed, predictions, score, details=details, cost={"seconds": 10.0 * (seed + 1), "kwh": kwh})
+    return MethodResult(
+        method, seed, predictions, score, details=details, cost={"seconds": 10.0 * (seed + 1), "kwh": kwh}
+    )
 
 
 @pytest.fixture
@@ -93,21 +95,23 @@ def test_a_seed_no_better_than_the_majority_class_is_named():
 
 def test_a_tagger_below_each_word_s_commonest_tag_has_not_failed():
     gold = [["O", "O", "B"], ["O", "I", "I"]] * 20
-    words = Cell(
+    words = MethodResult(
         "majority", 0, gold, {"token_accuracy": 1.0}, details={"chosen": {"answer": "O"}}, cost={"seconds": 1.0}
     )
     better = [["O", "O", "B"], ["O", "O", "O"]] * 20
     trained = {"trainable_parameters": 9}
-    learnt = Cell("full", 0, better, {"token_accuracy": 4 / 6}, details=trained, cost={"seconds": 1.0})
-    nothing = Cell("lora", 0, [["O"] * 3] * 40, {"token_accuracy": 3 / 6}, details=trained, cost={"seconds": 1.0})
+    learnt = MethodResult("full", 0, better, {"token_accuracy": 4 / 6}, details=trained, cost={"seconds": 1.0})
+    nothing = MethodResult(
+        "lora", 0, [["O"] * 3] * 40, {"token_accuracy": 3 / 6}, details=trained, cost={"seconds": 1.0}
+    )
     cells = {"majority": [words], "full": [learnt], "lora": [nothing]}
     table = comparison.rows(cells, "full", gold, "token_accuracy")
     assert [row.failed for row in table] == [(), (), (0,)]
 
 
 def test_what_trains_nothing_cannot_fail():
-    cells = {"majority": [cell("majority", 0, 50)], "as_is": [cell("as_is", 0, 60, 0)]}
-    assert [row.failed for row in comparison.rows(cells, "as_is", GOLD, "accuracy")] == [(), ()]
+    cells = {"majority": [cell("majority", 0, 50)], "zero_shot": [cell("zero_shot", 0, 60, 0)]}
+    assert [row.failed for row in comparison.rows(cells, "zero_shot", GOLD, "accuracy")] == [(), ()]
 
 
 def test_without_the_majority_class_no_seed_is_called_failed():
@@ -130,15 +134,15 @@ def test_forgetting_is_the_mean_rise_of_the_pre_training_loss():
 
 
 def test_where_less_is_better_the_lower_leads():
-    def run(method: str, nats: float) -> Cell:
+    def run(method: str, nats: float) -> MethodResult:
         texts = [{"nats": nats + 0.1 * (place % 3), "tokens": 1, "bytes": 4} for place in range(40)]
-        return Cell(method, 0, texts, {"perplexity": 2.7**nats}, cost={"seconds": 1.0})
+        return MethodResult(method, 0, texts, {"perplexity": 2.7**nats}, cost={"seconds": 1.0})
 
     table = comparison.rows(
-        {"full": [run("full", 1.0)], "as_is": [run("as_is", 2.0)]}, "full", [None] * 40, "perplexity"
+        {"full": [run("full", 1.0)], "zero_shot": [run("zero_shot", 2.0)]}, "full", [None] * 40, "perplexity"
     )
     lead = table[1].lead
     assert lead.difference > 0 and lead.low <= lead.difference <= lead.high
     assert "| +" in comparison.markdown(table, "perplexity", "full")
     assert f"| {2.7:.3f} |" in comparison.markdown(table, "perplexity", "full"), "what is no share has three decimals"
-    assert comparison.sentences(table, "perplexity", "full")[0].startswith("full beats as_is by ")
+    assert comparison.sentences(table, "perplexity", "full")[0].startswith("full beats zero_shot by ")

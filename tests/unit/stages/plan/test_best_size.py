@@ -35,7 +35,7 @@ def speeds(monkeypatch):
     asked = []
 
     def run(recipe):
-        asked.append((recipe.backbone.size, recipe.tokenizer.vocab))
+        asked.append((recipe.backbone.size, recipe.tokenizer.vocab_size))
         return {"tokens_per_second": SPEEDS[recipe.backbone.size], "cores": 1.0}
 
     monkeypatch.setattr(plan, "run", run)
@@ -54,7 +54,7 @@ def test_a_large_network_wins_when_there_is_time_for_it(way, recipe_of, table, s
     assert sorted(speeds) == [("mini", 500), ("mini", 1000), ("tiny", 1000)]
     assert found[0].tokens == 250_000 and not found[0].beyond
     text = best_size.render(found)
-    assert "best: backbone.size=mini tokenizer.vocab=1000. It reads 0.25 × the tokens of tiny" in text
+    assert "best: backbone.size=mini tokenizer.vocab_size=1000. It reads 0.25 × the tokens of tiny" in text
     assert "beyond" not in text
 
 

@@ -56,13 +56,13 @@ def test_steps_of_an_encoder_decoder_and_of_growing_batches_read_what_a_run_read
 
 
 def test_a_finetune_recipe(way, recipe_of):
-    recipe = recipe_of["finetune"](way, seeds=2, company=["majority", "scratch"])
+    recipe = recipe_of["finetune"](way, seeds=2, compare_with=["majority", "scratch"])
     found = headstart.plan(recipe)
     assert found["verb"] == "finetune" and found["size"]["training rows"] == 40
     assert found["size"]["methods × seeds"] == "2 × 2"
     length = found["size"]["tokens a row"]
     assert found["forecast"]["tokens"] == pytest.approx(2 * 2 * 3 * 16 * length, rel=0.01)
-    one = headstart.plan(recipe_of["finetune"](way, seeds=1, company=["majority"]))
+    one = headstart.plan(recipe_of["finetune"](way, seeds=1, compare_with=["majority"]))
     assert found["forecast"]["flops"] == pytest.approx(4 * one["forecast"]["flops"], rel=1e-3)
     assert "2 × 2" in plan.render(found)
 

@@ -29,15 +29,15 @@ def loops(monkeypatch):
 def test_what_is_timed_is_the_runs_own_step(way, recipe_of, loops, monkeypatch):
     compiled = []
     monkeypatch.setattr(compilation, "compile_layers", compiled.append)
-    headstart.plan(recipe_of["pretrain"](way), "training.optim=muon", "training.compile=true")
+    headstart.plan(recipe_of["pretrain"](way), "training.optim=muon", "training.torch_compile=true")
     ((loop, found),) = loops
-    assert type(loop.optimiser).__name__ == "Muon" and compiled == [loop.learner.module]
+    assert type(loop.optimizer).__name__ == "Muon" and compiled == [loop.learner.module]
     assert loop.progress.step == trial.STEPS + 2
     assert found.tokens_per_second > 0 and 0 < found.cores <= 1
 
 
 def test_texts_of_differing_length_are_timed_over_whole_windows(way, recipe_of, loops):
-    headstart.plan(recipe_of["finetune"](way, company=[]))
+    headstart.plan(recipe_of["finetune"](way, compare_with=[]))
     ((loop, found),) = loops
     lengths = loop.learner.lengths
     assert loop.progress.step == 2 * trial.STEPS

@@ -179,11 +179,11 @@ def test_recipes_that_use_none_of_it_are_filled_as_ever(way, recipe_of):
     assert list(filled) == [
         "seed", "output", "corpus", "tokenizer", "backbone", "objective", "warm_start", "training", "cost",
     ]  # fmt: skip
-    assert list(filled["tokenizer"]) == ["kind", "vocab", "lowercase", "path", "sample_mb"]
+    assert list(filled["tokenizer"]) == ["kind", "vocab_size", "lowercase", "path", "sample_mb"]
     assert list(filled["corpus"]) == [
         "files", "text", "documents", "validation", "min_characters", "max_reject_share", "prepared",
     ]  # fmt: skip
-    assert filled["training"]["row_length"] == 32 and "extend" not in config.to_yaml(
+    assert filled["training"]["seq_length"] == 32 and "extend" not in config.to_yaml(
         config.fill(PretrainRecipe, filled)
     )
 

@@ -10,7 +10,7 @@ import pytest
 import headstart
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, DataError
-from headstart.stages.pretrain.learner import CorpusRows, RowFeed
+from headstart.stages.pretrain.learner import CorpusRows, RowBatches
 from headstart.tokens.shards import Shards
 
 SHIFT = {ord(letter): ord("α") + place for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
@@ -165,7 +165,7 @@ def test_a_batch_holds_each_row_under_its_own_number(mixed, folder):
     objective = build("objectives", resolve("objectives", "masked_lm").Config())
     shards = [Shards(path) for path in sorted((folder / "shared").glob("validation-*"))]
     rows = [cut(one, vocabulary, objective.row_shape(32)) for one in shards]
-    feed = RowFeed([CorpusRows(str(n), 0.5, one) for n, one in enumerate(rows)], objective, vocabulary, 0)
+    feed = RowBatches([CorpusRows(str(n), 0.5, one) for n, one in enumerate(rows)], objective, vocabulary, 0)
     assert len(feed) == len(rows[0]) + len(rows[1]) and [part.size for part in feed.parts] == [len(r) for r in rows]
     first = len(rows[0])
     asked = [Sample(0, first + 2), Sample(0, 1), Sample(3, first), Sample(0, 0)]

@@ -23,7 +23,7 @@ def slowly(*given):
     return train(*given)
 tokenizer.train_on = slowly
 corpus = CorpusConfig.model_validate_json(sys.argv[1])
-prepare.prepare(corpus, tokenizer.TokenizerConfig(vocab=600), 0, pathlib.Path("own"), quiet=True)
+prepare.prepare(corpus, tokenizer.TokenizerConfig(vocab_size=600), 0, pathlib.Path("own"), quiet=True)
 """
 
 
@@ -38,7 +38,7 @@ def test_two_runs_that_share_a_folder_prepare_it_once(verses, tmp_path, monkeypa
     trained, found = [], []
     train = tokenizer.train_on
     monkeypatch.setattr(tokenizer, "train_on", lambda *given: trained.append(1) or train(*given))
-    given = (corpus, TokenizerConfig(vocab=600), 0, tmp_path / "own", True)
+    given = (corpus, TokenizerConfig(vocab_size=600), 0, tmp_path / "own", True)
     second = threading.Thread(target=lambda: found.append(prepare.prepare(*given)))
     second.start()
     second.join(0.5)

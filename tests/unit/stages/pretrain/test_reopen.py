@@ -99,7 +99,7 @@ def train(method, source, task, way, folder: Path) -> tuple[torch.nn.Module, For
     model = method.adapt(source)
     encoded = task.encode(examples, reading, training=True)
     learner = TaskLearner(model, task, method, reading, encoded, encoded[:8], examples.labels[:8])
-    settings = TrainingSettings(budget="40 steps", learning_rate=2e-3, precision="fp32", evaluations=0)
+    settings = TrainingSettings(budget="40 steps", learning_rate=2e-3, precision="fp32", eval_count=0)
     Loop(learner, settings, batch_size=8, seed=0, folder=folder, fingerprint="test").run()
     return model, Pretraining(way / "pretrained").forgetting(model)
 
@@ -121,7 +121,7 @@ def test_a_folder_of_unknown_origin_is_refused(way, tmp_path):
 def test_a_run_tells_forgetting_in_its_table_and_loads_a_network_of_ours(way, recipe_of, tmp_path):
     recipe = recipe_of["finetune"](
         way, output=str(tmp_path / "tuned"), forgetting=True, adaptation={"name": "features", "layers": "mix"},
-        company=["majority", "full", "rehearsal", "gradual_unfreezing"],
+        compare_with=["majority", "full", "rehearsal", "gradual_unfreezing"],
     )  # fmt: skip
     folder = headstart.finetune(recipe, quiet=True)
     manifest = json.loads((folder / "headstart.json").read_text())

@@ -10,7 +10,7 @@ import pytest
 import headstart
 from headstart.core import artifact
 from headstart.core.errors import RecipeError
-from headstart.stages.pretrain.learner import RowFeed
+from headstart.stages.pretrain.learner import RowBatches
 from headstart.stages.pretrain.recipe import PretrainTraining
 from headstart.training.loop import Loop
 from headstart.training.progress import read_curve
@@ -22,7 +22,7 @@ def recipe(way, recipe_of, output, **training):
     base = recipe_of["pretrain"](way, output=str(output))
     base["corpus"] = {**base["corpus"], "prepared": str(way / "shared")}
     base["training"] = {
-        **base["training"], "budget": "12 steps", "row_length": PHASES, "batch_tokens": 256,
+        **base["training"], "budget": "12 steps", "seq_length": PHASES, "batch_tokens": 256,
         "logging_steps": 1, **training,
     }  # fmt: skip
     return base
@@ -40,7 +40,7 @@ def smooth(way, recipe_of, tmp_path_factory):
 
 def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, way, recipe_of, tmp_path, monkeypatch):
     shapes = []
-    batch, step = RowFeed.batch, Loop._step
+    batch, step = RowBatches.batch, Loop._step
 
     def seen(self, samples):
         made = batch(self, samples)
@@ -59,7 +59,7 @@ def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, 
         with pytest.raises(KeyboardInterrupt):
             headstart.pretrain(rough, quiet=True)
     monkeypatch.setattr(Loop, "_step", step)
-    monkeypatch.setattr(RowFeed, "batch", seen)
+    monkeypatch.setattr(RowBatches, "batch", seen)
     folder = headstart.pretrain(rough, quiet=True)
     assert [width for _, width in shapes[:2]] == [16, 64], "a batch of each, to count FLOPs"
     assert shapes[2:] == [(4, 64)] * 3
@@ -71,14 +71,14 @@ def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, 
 def test_tokens_epochs_and_flops_are_those_of_both_phases(smooth, way, recipe_of):
     facts = artifact.read_manifest(smooth)
     progress, tokens = facts["progress"], facts["data"]["train"]["tokens"]
-    assert progress["tokens"] == 12 * 256 and facts["recipe"]["training"]["row_length"] == PHASES
+    assert progress["tokens"] == 12 * 256 and facts["recipe"]["training"]["seq_length"] == PHASES
     # 14 of 16 and 62 of 64 tokens in a row are text, and [SEP]s between documents are few.
     assert progress["epochs"] == pytest.approx((6 * 16 * 14 + 6 * 4 * 62) / tokens, rel=0.05)
     planned = headstart.plan(recipe(way, recipe_of, "none"))
     assert planned["size"]["updates"] == 12 and planned["size"]["tokens to train on"] == 12 * 256
     assert planned["forecast"]["flops"] == pytest.approx(facts["cost"]["flops"], rel=0.01)
     short, long = (
-        headstart.plan(recipe(way, recipe_of, "none", row_length=length))["size"]["FLOPs per token"]
+        headstart.plan(recipe(way, recipe_of, "none", seq_length=length))["size"]["FLOPs per token"]
         for length in (16, 64)
     )
     assert short < planned["size"]["FLOPs per token"] < long
@@ -93,13 +93,13 @@ def test_held_out_rows_have_the_first_length(smooth, way):
 
 
 def test_the_model_must_read_the_longest(way, recipe_of, tmp_path):
-    wrong = recipe(way, recipe_of, tmp_path / "x", row_length=[PHASES[0], {"length": 1024, "share": 0.5}])
-    with pytest.raises(RecipeError, match=r"row_length is 1024; backbone\.max_length is 512"):
+    wrong = recipe(way, recipe_of, tmp_path / "x", seq_length=[PHASES[0], {"length": 1024, "share": 0.5}])
+    with pytest.raises(RecipeError, match=r"seq_length is 1024; backbone\.max_length is 512"):
         headstart.pretrain(wrong, quiet=True)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(256, (16, 4)), (300, (18, 4)), (40, (2, 1))])
 def test_an_update_holds_whole_rows(tokens, rows):
-    settings = PretrainTraining(row_length=PHASES, batch_tokens=tokens)
+    settings = PretrainTraining(seq_length=PHASES, batch_tokens=tokens)
     assert tuple(settings.rows_of(phase.length) for phase in settings.phases) == rows
     assert settings.longest == 64

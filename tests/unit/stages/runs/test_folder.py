@@ -77,7 +77,7 @@ def test_a_default_written_out_is_the_same_recipe(tmp_path):
     RunFolder(tmp_path / "r", recipe(tmp_path / "r"))
     begun(tmp_path / "r")
     assert (
-        RunFolder(tmp_path / "r", recipe(tmp_path / "r", seed=0, training={"row_length": 128})).status == "unfinished"
+        RunFolder(tmp_path / "r", recipe(tmp_path / "r", seed=0, training={"seq_length": 128})).status == "unfinished"
     )
 
 

@@ -18,7 +18,7 @@ from headstart.studies.grid import System
 from headstart.studies.judge import curve_tables, curves, tables
 from headstart.studies.judge.comparison import Resamples, pair
 from headstart.studies.judge.curves import Curve, Dot, Placed, first_above
-from headstart.studies.judge.results import Hole, Outcome, Results
+from headstart.studies.judge.results import CellScore, MissingCell, Results
 from headstart.studies.judge.verdicts import judge
 from headstart.studies.render import charts, formats, page
 
@@ -28,10 +28,10 @@ FULL, SVM = System(("full",)), System((), "svm")
 
 @pytest.fixture(scope="module")
 def study():
-    axes = {"task": {"a|b": {}, "c": {}}, "labels": {"finetune.data.labels": [*LABELS]}, "method": {"full": {}}}
+    axes = {"task": {"a|b": {}, "c": {}}, "labels": {"finetune.data.train_rows": [*LABELS]}, "method": {"full": {}}}
     axes["task"] = {"a|b": {"finetune.x": 1}, "c": {"finetune.x": 2}}
     axes["method"] = {"full": {"finetune.adaptation": "full"}}
-    claims = [{"says": "full wins", "contrast": "full > svm on mean(score)"}]
+    claims = [{"statement": "full wins", "contrast": "full > svm on mean(score)"}]
     sections = {"base": {"finetune": {}}, "axes": axes, "compare": ["method"], "baselines": ["svm"], "claims": claims}
     return config.fill(Study, {"question": "Who wins?", "output": "out", "seeds": 4, **sections})
 
@@ -46,15 +46,15 @@ def results():
                 for seed in range(4):
                     cell = Cell(system, (task, str(labels)), seed, f"{task}-{labels}-{system.name}-{seed}")
                     if (task, labels, system, seed) == ("c", 512, FULL, 3):
-                        found.holes.append(Hole(cell, "ValueError: <boom> & more (2 attempts)"))
+                        found.holes.append(MissingCell(cell, "ValueError: <boom> & more (2 attempts)"))
                         continue
                     right = (chance.random(200) < rate).astype(int).tolist()
                     cost = {"flops": 1e12 if system is FULL else 0.0, "seconds": 2.0 + place, "kwh": None, "money": 0.1}
-                    found.outcomes.setdefault((system, cell.context), {})[seed] = Outcome(
+                    found.outcomes.setdefault((system, cell.context), {})[seed] = CellScore(
                         cell.node, "accuracy", {"accuracy": float(np.mean(right))}, [1] * 200, right,
                         {"train_rows": labels}, cost, task,
                     )  # fmt: skip
-    found.holes.append(Hole(Cell(System(("lora",)), ("c", "512"), 0, "later"), None))
+    found.holes.append(MissingCell(Cell(System(("lora",)), ("c", "512"), 0, "later"), None))
     found.overlaps[FULL, ("c", "32")] = {"rows": [0, 1, 2], "of": 200}
     return found
 
@@ -95,7 +95,7 @@ def test_holes_are_named_and_greyed(scores, results):
 
 def test_a_seed_that_learnt_nothing_is_named(study):
     def run(score, **details):
-        return Outcome("node", "accuracy", {"accuracy": score}, [1] * 4, [1] * 4, details)
+        return CellScore("node", "accuracy", {"accuracy": score}, [1] * 4, [1] * 4, details)
 
     majority, context = System((), "majority"), ("c", "32")
     trained = {"trainable_parameters": 5}
@@ -184,7 +184,7 @@ def test_runs_that_share_no_seed_along_an_axis_tell_no_crossing(study):
     for labels, seed in (("32", 0), ("128", 1)):
         for system, score in ((FULL, 0.9), (SVM, 0.8)):
             found.outcomes[system, ("c", labels)] = {
-                seed: Outcome(f"{labels}{system.name}", "accuracy", {"accuracy": score}, [1], [1])
+                seed: CellScore(f"{labels}{system.name}", "accuracy", {"accuracy": score}, [1], [1])
             }
     assert curves.crossings(study, found, "labels", [("c", "32"), ("c", "128")]) == []
 
@@ -194,7 +194,7 @@ def _of_metric(metric, values, context=("c", "32"), gold=None):
     found = Results()
     for system, scores in zip((FULL, SVM), values, strict=True):
         found.outcomes[system, context] = {
-            seed: Outcome(
+            seed: CellScore(
                 f"{context}{system.name}{seed}",
                 metric,
                 {metric: score},
@@ -221,7 +221,8 @@ def test_contexts_in_unlike_units_are_not_averaged(study):
     other = _of_metric("accuracy", ([0.5, 0.6], [0.4, 0.3]), ("a|b", "32"), [1] * 6)
     for (system, context), runs in other.outcomes.items():
         found.outcomes[system, context] = {
-            seed: Outcome(o.node, "accuracy", dict(o.test), [1] * 6, [1, 0, 1, 0, 1, seed]) for seed, o in runs.items()
+            seed: CellScore(o.node, "accuracy", dict(o.test), [1] * 6, [1, 0, 1, 0, 1, seed])
+            for seed, o in runs.items()
         }
     (verdict,) = judge(study, found, Resamples(50))
     assert verdict.word == "undecided" and "unlike units" in verdict.sentence()
@@ -240,7 +241,7 @@ def test_a_claim_about_pre_trainings_says_that_each_ran_once(study):
     found = _of_metric("bits_per_byte", ([1.2, 1.21], [1.3, 1.31]))
     key = FULL, ("c", "32")
     found.outcomes[key] = {
-        seed: Outcome(o.node, o.metric, o.test, o.gold, o.predictions, pretraining="pretrain-1")
+        seed: CellScore(o.node, o.metric, o.test, o.gold, o.predictions, pretraining="pretrain-1")
         for seed, o in found.outcomes[key].items()
     }
     assert "Every pre-training in it ran once" in judge(study, found, Resamples(50))[0].sentence()
@@ -251,7 +252,7 @@ def test_a_claim_about_pre_trainings_says_that_each_ran_once(study):
 def test_the_direction_is_that_of_the_metric_that_is_averaged():
     """A task that is scored by bits, of which less is better, and a claim on accuracy."""
     ours, theirs = (
-        {0: Outcome(name, "bits_per_byte", {"bits_per_byte": 1.0, "accuracy": share}, [1] * 4, said)}
+        {0: CellScore(name, "bits_per_byte", {"bits_per_byte": 1.0, "accuracy": share}, [1] * 4, said)}
         for name, share, said in (("a", 1.0, [1] * 4), ("b", 0.5, [1, 1, 0, 0]))
     )
     made = pair([ours], [theirs], Resamples(50), "accuracy")
@@ -293,7 +294,7 @@ def test_the_front_holds_what_no_cheaper_one_beats(results):
 def test_what_is_below_nought_is_drawn_there():
     found = Results()
     for name, score in (("full", 0.2), ("lora", -0.03)):
-        outcome = Outcome(name, "matthews", {"matthews": score}, [1], [1], {}, {"flops": 2.0}, "cola")
+        outcome = CellScore(name, "matthews", {"matthews": score}, [1], [1], {}, {"flops": 2.0}, "cola")
         found.outcomes[System((name,)), ("cola",)] = {0: outcome}
     placed = curves.against_cost(found, ("cola",), lambda outcome: outcome.cost["flops"], "FLOPs")
     assert {one.name: one.score for one in placed} == pytest.approx({"full": 20.0, "lora": -3.0})

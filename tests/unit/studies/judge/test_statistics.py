@@ -13,10 +13,10 @@ from headstart.studies.graph import Cell
 from headstart.studies.grid import System
 from headstart.studies.judge.comparison import Pair, Resamples, compare, pair
 from headstart.studies.judge.power import Spread, power, seeds_needed, smallest_difference
-from headstart.studies.judge.results import Hole, Outcome, Results
+from headstart.studies.judge.results import CellScore, MissingCell, Results
 from headstart.studies.judge.verdicts import Verdict, decided, judge
 
-CLAIM = Claim(says="the first is better", contrast="one > other")
+CLAIM = Claim(statement="the first is better", contrast="one > other")
 
 
 class Lot:
@@ -26,7 +26,7 @@ class Lot:
         self.seeds, self.examples, self.gain = seeds, examples, gain
         self.seed_sd, self.example_sd, self.rate = seed_sd, example_sd, rate
 
-    def draw(self, chance: np.random.Generator, name: str) -> list[dict[int, Outcome]]:
+    def draw(self, chance: np.random.Generator, name: str) -> list[dict[int, CellScore]]:
         """Return the outcomes of both systems by seed: right or wrong on each example."""
         gold = [1] * self.examples
         shared = chance.normal(0, self.example_sd, self.examples)
@@ -38,7 +38,7 @@ class Lot:
                 rate = self.rate + gain + chance.normal(0, self.seed_sd) + shared + own
                 right = (chance.random(self.examples) < np.clip(rate, 0, 1)).astype(int).tolist()
                 score = {"accuracy": float(np.mean(right))}
-                runs[seed] = Outcome(f"{name}-{side}-{seed}", "accuracy", score, gold, right)
+                runs[seed] = CellScore(f"{name}-{side}-{seed}", "accuracy", score, gold, right)
             sides.append(runs)
         return sides
 
@@ -172,7 +172,7 @@ def test_the_bootstrap_over_examples_is_scipys():
     chance = np.random.default_rng(1)
     right = [(chance.random(300) < rate).astype(int).tolist() for rate in (0.8, 0.7)]
     runs = [
-        {0: Outcome(f"n{side}", "accuracy", {"accuracy": float(np.mean(one))}, [1] * 300, one)}
+        {0: CellScore(f"n{side}", "accuracy", {"accuracy": float(np.mean(one))}, [1] * 300, one)}
         for side, one in enumerate(right)
     ]
     found = compare([pair([runs[0]], [runs[1]], Resamples(4000))])
@@ -226,7 +226,7 @@ def test_few_seeds_say_how_many_it_would_take():
 
 def outcome(name, right, gold=None, metric="accuracy"):
     gold = gold or [1] * len(right)
-    return Outcome(name, metric, {metric: float(np.mean(np.array(right) == gold))}, gold, right, group=name[:4])
+    return CellScore(name, metric, {metric: float(np.mean(np.array(right) == gold))}, gold, right, group=name[:4])
 
 
 def claimed(contrast, found):
@@ -237,7 +237,7 @@ def claimed(contrast, found):
     }
     made = {
         "question": "?", "output": "out", "base": {"finetune": {}}, "axes": axes, "compare": ["start", "adaptation"],
-        "baselines": ["svm"], "seeds": 2, "claims": [{"says": "so it is", "contrast": contrast}],
+        "baselines": ["svm"], "seeds": 2, "claims": [{"statement": "so it is", "contrast": contrast}],
     }  # fmt: skip
     return judge(config.fill(Study, made), found, Resamples(50))[0]
 
@@ -249,7 +249,7 @@ def test_like_is_held_against_like_where_a_cell_is_missing():
     for levels, points in scores.items():
         right = [1] * points + [0] * (10 - points)
         found.outcomes[System(levels), ("sst2",)] = {s: outcome(f"sst2{levels}{s}", right) for s in range(2)}
-    found.holes.append(Hole(Cell(System(("minilm", "lora")), ("sst2",), 0, "later"), None))
+    found.holes.append(MissingCell(Cell(System(("minilm", "lora")), ("sst2",), 0, "later"), None))
     verdict = claimed("full > lora", found)
     assert verdict.comparison.difference == 0 and verdict.holes == 1
     assert claimed("minilm > mini", found).comparison.difference == pytest.approx(0.4)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headstart.studies.judge.tables import Column, Table
+from headstart.studies.judge.tables import Table, TableColumn
 from headstart.studies.render import terminal
 
 
@@ -15,7 +15,7 @@ def _table() -> Table:
     names = ["task", "system", "metric", "seeds", "mean", "sd", "low", "high", "lead over svm", "lead low",
              "lead high", "effect", "overlap", "mean without overlap", "failed seeds", "state"]  # fmt: skip
     numbers = {"seeds", "mean", "sd", "low", "high", "lead over svm", "lead low", "lead high", "effect"}
-    columns = [Column(name, str, is_number=name in numbers) for name in names]
+    columns = [TableColumn(name, str, is_number=name in numbers) for name in names]
     rows = [
         ["sst2", "minilm/features", "accuracy", 5, 70.4, 3.1, 66.5, 74.3, 15.2, 9.9, 20.6, 2.1, "0/9", 70.4, "2", ""],
         ["sst2", "svm", "accuracy", 5, 55.2, 3.6, 50.8, 59.7, None, None, None, None, None, None, None, ""],

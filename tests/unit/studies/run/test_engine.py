@@ -122,15 +122,15 @@ def test_rows_that_were_changed_meanwhile_are_not_published_under_the_old_addres
     node = Node("baseline", recipe, (), reads, "baseline-1")
     (tmp_path / "test.csv").write_text(rows + "another,1\n", encoding="utf-8")
     (tmp_path / "out").mkdir()
-    said = json.loads(study_cells.perform(study_cells.order(node, tmp_path / "out")))
+    said = json.loads(study_cells.run_job(study_cells.order(node, tmp_path / "out")))
     assert "test.csv was changed after the study began" in said["reason"] and not said["again"]
     (tmp_path / "test.csv").write_text(rows, encoding="utf-8")
-    assert json.loads(study_cells.perform(study_cells.order(node, tmp_path / "out")))["ended"] == "finished"
+    assert json.loads(study_cells.run_job(study_cells.order(node, tmp_path / "out")))["ended"] == "finished"
 
 
 def test_errors_are_told_and_say_whether_trying_again_helps(tmp_path):
     broken = Node("baseline", {"baseline": "majority"}, (), {}, "broken")
-    said = json.loads(study_cells.perform(study_cells.order(broken, tmp_path)))
+    said = json.loads(study_cells.run_job(study_cells.order(broken, tmp_path)))
     assert said["ended"] == "failed" and not said["again"] and "task is missing" in said["reason"]
 
 
@@ -166,8 +166,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_cell_tried_again(tmp_path):
 
 
 def test_an_adaptation_that_cannot_serve_is_left_out_with_its_reason(way, recipe_of, tmp_path):
-    recipe = recipe_of["finetune"](way, output="cell", adaptation="as_is", company=[])
+    recipe = recipe_of["finetune"](way, output="cell", adaptation="zero_shot", compare_with=[])
     node = Node("finetune", config.to_dict(config.fill(FinetuneRecipe, recipe)), (), {}, "finetune-1")
-    answer = json.loads(study_cells.perform(study_cells.order(node, tmp_path)))
+    answer = json.loads(study_cells.run_job(study_cells.order(node, tmp_path)))
     found = json.loads((home(tmp_path, node.id) / "result.json").read_text())
     assert answer["ended"] == "finished" and list(found) == ["left_out"] and found["left_out"]

@@ -11,7 +11,7 @@ from headstart.core.errors import DataError, RecipeError
 from headstart.studies import study as stage
 from headstart.studies.definition import Study
 from headstart.studies.run import expand as study_graph
-from headstart.studies.run.engine import Tally
+from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.expand import build
 
 ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}\n" for n in range(40))
@@ -36,7 +36,7 @@ def study(files: Path, **sections) -> Study:
         "objective": "masked_lm",
     }  # fmt: skip
     axes = {
-        "labels": {"finetune.data.labels": [8, 16]},
+        "labels": {"finetune.data.train_rows": [8, 16]},
         "objective": {"masked": {"pretrain.objective": "masked_lm"}, "spans": {"pretrain.objective": "span_boundary"}},
         "adaptation": {name: {"finetune.adaptation": name} for name in ("full", "lora")},
     }
@@ -75,7 +75,7 @@ def test_without_the_engine_nothing_is_looked_for_in_the_corpus(files, monkeypat
     asked = study(files)
     graph = build(asked)
     assert "overlap" not in kinds(graph) and not graph.overlaps and asked.overlap
-    assert "headstart[corpus]" in "\n".join(stage.summary(stage.Standing(asked), Tally(1, 1)))
+    assert "headstart[corpus]" in "\n".join(stage.summary(stage.StudyState(asked), RunSummary(1, 1)))
 
 
 def test_scratch_runs_once_for_each_shape_of_network(files):
@@ -146,14 +146,14 @@ def test_a_corpus_that_has_moved_is_not_looked_into(files):
     with artifact.staged(checkpoint, "checkpoint", recipe={"corpus": corpus}) as staging:
         (staging / "config.json").write_text("{}")
     base = {"finetune": {**asked.base.finetune, "model": str(checkpoint), "adaptation": "full"}}
-    axes = {"labels": {"finetune.data.labels": [8]}}
+    axes = {"labels": {"finetune.data.train_rows": [8]}}
     sections = {"base": base, "axes": axes, "compare": [], "claims": []}
     assert kinds(build(study(files, **sections)))["overlap"]
     (files / "corpus.txt").unlink()
     study_graph._expanded.cache_clear()
     graph = build(study(files, **sections))
     assert "overlap" not in kinds(graph) and graph.unsearched == [str(checkpoint)] and not graph.absent()
-    said = stage.summary(stage.Standing(study(files, **sections)), Tally(1))
+    said = stage.summary(stage.StudyState(study(files, **sections)), RunSummary(1))
     assert any("were not looked for in the corpus of" in line for line in said)
 
 

@@ -53,7 +53,7 @@ def test_numbers_of_labels_lie_between_the_fewest_and_all_that_there_are(tmp_pat
         "validation": 10,
         "test": f"{tmp_path}/test.csv",
     }
-    asked["axes"] = {"labels": {"finetune.data.labels": [20, 60, None]}}
+    asked["axes"] = {"labels": {"finetune.data.train_rows": [20, 60, None]}}
     taken = {20: 2.0, None: 10.0}
 
     def forecast(recipe):
