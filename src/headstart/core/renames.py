@@ -35,7 +35,7 @@ _NAMED = (("adaptation", "name"),)
 def new_name(word: str, known: Iterable[str]) -> str | None:
     """Return the new name of a key or an entry, if that is one of the known ones."""
     new = _LAST.get(word)
-    return new if new in known else None
+    return new if new is not None and new in set(known) else None
 
 
 def upgrade(recipe: Mapping[str, Any]) -> dict[str, Any]:
