@@ -1,14 +1,14 @@
 PYTHON ?= python
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types imports test fast coverage ci quickstart faults docs clean
+.PHONY: help install lint format types imports test fast coverage ci lowest constraints data quickstart faults docs clean
 
 help:        ## list these habits
 	@grep -E '^[a-z]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
-install:     ## install the package in place with the developers' tools
-	$(PYTHON) -m pip install -e '.[dev]'
-lint:        ## find faults and unformatted lines
+install:     ## install the package in place with the development tools
+	$(PYTHON) -m pip install -c .ci/constraints.txt -e '.[dev]'
+lint:        ## report lint errors and unformatted lines
 	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
-format:      ## mend what can be mended by itself
+format:      ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix . ; $(PYTHON) -m ruff format .
 types:       ## check types: strict in core, annotated everywhere
 	$(PYTHON) -m mypy
@@ -16,17 +16,23 @@ imports:     ## check that imports run one way
 	PYTHONPATH=src lint-imports --no-logo
 test:        ## run every test
 	$(PYTHON) -m pytest
-fast:        ## run the unit tests that take no time
+fast:        ## run the unit tests that take seconds
 	$(PYTHON) -m pytest tests/unit -m 'not slow and not long' -q
-coverage:    ## run every test and say which lines none has run; a third slower
+coverage:    ## run every test and report which lines no test runs; a third slower
 	$(PYTHON) -m pytest -n 2 --cov --cov-report=term -q
 ci:          ## everything, in a new environment, against the built wheel
 	.ci/run
+lowest:      ## the unit tests against the lowest versions that pyproject.toml declares
+	.ci/run lowest
+constraints: ## write .ci/constraints.txt: the newest versions, to be committed once every test passes with them
+	uv pip compile --quiet --python-version 3.11 --extra dev --no-annotate --no-header pyproject.toml -o .ci/constraints.txt
+data:        ## fetch the public data sets that the recipes read into data/
+	$(PYTHON) recipes/data.py
 quickstart:  ## pre-train and fine-tune on the text that the package ships
 	headstart pretrain recipes/quickstart/pretrain.yaml && headstart finetune recipes/quickstart/finetune.yaml
-faults:      ## every fault in its whole number, about two hours; writes docs/results/reliability.md
+faults:      ## inject every fault in full numbers, about two hours; writes docs/results/reliability.md
 	$(PYTHON) tests/faults/run.py
-docs:        ## write docs/help.md from the command line, docs/support.md from the registry
-	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py
+docs:        ## write the generated pages: docs/help.md, docs/support.md and docs/tree.md
+	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_tree.py
 clean:       ## remove builds and caches; runs/ stays
 	rm -rf dist build site htmlcov .coverage .venv-ci .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,6 @@
 """Bytes of every collective of a training step, and the state of each process, counted on gloo against the model.
 
-The model is `headstart.evaluation.cluster`, by which docs/scaling.md prices clusters. A collective is counted where it
+The model is `scaling_model.py`, which computes the tables of docs/scaling.md. A collective is counted where it
 enters the process group, by the size of the whole tensor; how often gloo's own algorithms send it is not counted.
 """
 
@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import scaling_model
 import torch
 from side_by_side import agree, arguments
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headstart.core import config
-from headstart.evaluation import cluster
 from headstart.stages.plan import synthetic
 from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
@@ -147,16 +147,16 @@ def main() -> None:
     for processes, passes in ((2, 1),) if options.quick else ((1, 1), (2, 1), (2, 2), (4, 1)):
         for parallel in ("ddp", "fsdp"):
             found = together(parallel, processes, passes)
-            network = cluster.Network(1, found["inside"], found["outside"], 0, 0, 0)
+            network = scaling_model.Network(1, found["inside"], found["outside"], 0, 0, 0)
             spread = f"{processes} process{'es' * (processes > 1)}{', two passes' * (passes > 1)}"
             where = f"{parallel}, {spread}, against the model"
-            asked = cluster.payload(network, parallel, passes).items() if processes > 1 else ()
+            asked = scaling_model.payload(network, parallel, passes).items() if processes > 1 else ()
             for kind, size in asked:
                 agree(f"bytes of {kind} a step, {where}", found["bytes"].get(kind, 0), size, 0.98, "bytes",
                       all_counted=found["bytes"])  # fmt: skip
             if processes == 1:
                 agree(f"bytes of all collectives a step, {where}", sum(found["bytes"].values()), 0, 0.98, "bytes")
-            state = 0.75 * cluster.state(network, parallel, processes)
+            state = 0.75 * scaling_model.state(network, parallel, processes)
             agree(f"weights and moments in a process, {where}", found["held"], state, 0.98, "bytes")
 
 

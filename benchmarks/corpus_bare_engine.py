@@ -33,7 +33,7 @@ def bare(data: Path, folder: Path) -> None:
 
     from headstart.corpus.clean import quality
     from headstart.corpus.clean.language import Language, LanguageConfig
-    from headstart.corpus.clean.part import Normal
+    from headstart.corpus.clean.part import Normalize
     from headstart.corpus.clean.personal import Personal, PersonalConfig
     from headstart.corpus.clean.unicode import Unicode, UnicodeConfig
     from headstart.corpus.dedup import contamination, lines
@@ -41,7 +41,7 @@ def bare(data: Path, folder: Path) -> None:
     from headstart.corpus.dedup.fingerprints import SignatureConfig, fingerprints
     from headstart.corpus.parts import engine
     from headstart.corpus.parts.shingles import shingle_sets, words_of
-    from headstart.corpus.select.proportions import chances
+    from headstart.corpus.select.proportions import uniform
 
     engine.start(engine.EngineConfig())
     sets = ContaminationConfig.model_validate({"sets": [SQUAD]})
@@ -57,7 +57,7 @@ def bare(data: Path, folder: Path) -> None:
             rules = quality.QualityConfig.model_validate({"gopher": {"max_words": 10**9}})
             self.steps = [
                 Unicode(UnicodeConfig()), Language(LanguageConfig(keep=["en"])), quality.Quality(rules),
-                Personal(PersonalConfig()), Normal(), contamination.Contamination(sets, folder / "table.parquet"),
+                Personal(PersonalConfig()), Normalize(), contamination.Contamination(sets, folder / "table.parquet"),
             ]  # fmt: skip
 
         @daft.method.batch(return_dtype=DataType.struct(marked), batch_size=256)
@@ -115,11 +115,11 @@ def bare(data: Path, folder: Path) -> None:
 
     @daft.func.batch(return_dtype=DataType.string())
     def stripped(texts: Any) -> Any:
-        return lines.without(pa.chunked_array([texts.to_arrow().cast(pa.large_string())]), boilerplate)[0]
+        return lines.remove(pa.chunked_array([texts.to_arrow().cast(pa.large_string())]), boilerplate)[0]
 
     @daft.func.batch(return_dtype=DataType.bool())
     def held_out(keys: Any) -> Any:
-        return chances(keys.to_arrow().to_numpy(), 0, "validation") < 0.005
+        return uniform(keys.to_arrow().to_numpy(), 0, "validation") < 0.005
 
     final = left.select(stripped(col("text")).alias("text"), held_out(col("key")).alias("held_out"))
     final.write_parquet(str(folder / "final"), partition_cols=["held_out"], compression="zstd")

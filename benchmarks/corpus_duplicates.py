@@ -77,14 +77,14 @@ def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
     from daft import col
 
     from headstart.corpus.dedup import duplicates
-    from headstart.corpus.dedup.fingerprints import fingerprints, normal
+    from headstart.corpus.dedup.fingerprints import fingerprints, normalize
     from headstart.corpus.parts import engine
 
     config = duplicates.DuplicatesConfig.model_validate({"near": {"jaccard": threshold}})
     assert config.near is not None
     doc = pa.array(np.arange(len(texts)))
     table = pa.table({"doc": doc, "text": pa.array(texts, pa.large_string())})
-    marks = fingerprints(engine.evaluate(table, {"n": normal(col("text"))})["n"], config.near.signature)
+    marks = fingerprints(engine.evaluate(table, {"n": normalize(col("text"))})["n"], config.near.signature)
     told = {"doc": doc, "characters": pa.array([len(text) for text in texts])}
     made = pa.table({**told, **{name: marks[name] for name in marks.column_names}})
     for kind, rows in (("documents", table), ("fingerprints", made)):

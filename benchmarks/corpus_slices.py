@@ -90,7 +90,7 @@ def run_ours(data: Path, *overrides: str) -> tuple[float, float, dict[str, Any]]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
         path.write_text(yaml.safe_dump(recipe(data, Path(folder) / "corpus")), encoding="utf-8")
-        command = [sys.executable, "-m", "headstart", "corpus", str(path), *overrides, "--quiet"]
+        command = [sys.executable, "-m", "headstart", "corpus", "build", str(path), *overrides, "--quiet"]
         memory, began = PeakMemory(), time.monotonic()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - began

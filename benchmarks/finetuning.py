@@ -13,7 +13,7 @@ from side_by_side import DATA
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Adaptation
-from headstart.stages.finetune.cell import TaskLearner, loop_of
+from headstart.stages.finetune.learner import TaskLearner, build_loop
 from headstart.stages.finetune.recipe import FinetuneTraining, settings_of
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify
@@ -39,7 +39,7 @@ class Ours:
         train = labelled.read(str(DATA / "tasks/sst2/train.parquet"), task.columns("train")).take(range(rows))
         task.fit_labels(train)
         self.source = CheckpointFolder(minilm(), task, seed=0)
-        self.reading = self.source.reading(max_length=128)
+        self.reading = self.source.input_spec(max_length=128)
         self.features = task.encode(train, self.reading, training=True)
         section: Section = registry.resolve("adaptations", name).Config()
         self.adaptation: Adaptation = registry.build("adaptations", section)
@@ -47,7 +47,7 @@ class Ours:
         choose_attention(model)
         settings = settings_of(FinetuneTraining.model_validate({"eval_count": 0, **training}), section)
         learner = Unmeasured(model, task, self.adaptation, self.reading, self.features, [], [])
-        self.loop = loop_of(learner, settings, batch_size, 0, Path(tempfile.mkdtemp()), "x")
+        self.loop = build_loop(learner, settings, batch_size, 0, Path(tempfile.mkdtemp()), "x")
         self.batch_size, self.steps = batch_size, 0
 
     def examples_per_second(self, steps: int) -> float:

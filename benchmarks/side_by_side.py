@@ -18,7 +18,7 @@ import torch
 from headstart.stages.runs import environment
 from headstart.training import precision
 
-DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data"))
+DATA = Path(os.environ.get("HEADSTART_DATA", "data"))
 
 
 def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:

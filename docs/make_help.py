@@ -1,7 +1,7 @@
 """Write docs/help.md from the command line itself: `python docs/make_help.py`.
 
-The page is built from the commands' own parameters and not from a rendered screen, so that it changes
-when the command line does and not when the terminal or the renderer does.
+The page is built from the parameters of the commands and not from a rendered screen, so that it changes only when the
+command line does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _section(command: Any, path: str) -> str:
 
 
 def _children(command: Any) -> dict[str, Any]:
-    return {name: child for name, child in getattr(command, "commands", {}).items() if not child.hidden}
+    children = getattr(command, "commands", {})
+    names = command.list_commands(None) if children else []  # in the order of `--help`
+    return {name: children[name] for name in names if not children[name].hidden}
 
 
 def _visible(command: Any) -> list[Any]:

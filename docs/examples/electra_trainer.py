@@ -1,4 +1,4 @@
-"""ELECTRA through transformers' own Trainer: Headstart gives the collator and the loss, nothing else."""
+"""ELECTRA with transformers' Trainer: Headstart provides only the collator and the loss."""
 
 import gzip
 from pathlib import Path
@@ -27,5 +27,5 @@ arguments = TrainingArguments(
     save_strategy="no", report_to=[], disable_tqdm=True,
 )  # fmt: skip
 Trainer(model, arguments, data_collator=collator, train_dataset=examples).train()
-for name, part in objective.parts(model).items():  # the discriminator, and generator/ beside it
+for name, part in objective.parts(model).items():  # the discriminator, and the generator in a subfolder
     part.save_pretrained(f"runs/electra/{name}")

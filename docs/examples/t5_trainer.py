@@ -1,4 +1,4 @@
-"""T5 through transformers' own Trainer: Headstart gives the collator, nothing else."""
+"""T5 with transformers' Trainer: Headstart provides only the collator."""
 
 import gzip
 from pathlib import Path

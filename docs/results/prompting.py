@@ -23,14 +23,15 @@ from typing import Any
 import transformers
 from pages import score, write
 
-from headstart.adaptation.full import Full
 from headstart.adaptation.zero_shot import ZeroShot
 from headstart.core import artifact, config
 from headstart.core.data import Examples, Feature, InputSpec
 from headstart.evaluation import metrics
-from headstart.evaluation.cost import CostConfig
-from headstart.stages.finetune.cell import Splits, predict, run_cell
-from headstart.stages.finetune.recipe import FinetuneTraining
+from headstart.stages.finetune.cell import MethodRequest, run_method
+from headstart.stages.finetune.data import EncodedRows, Splits
+from headstart.stages.finetune.learner import predict
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.setup import Setup
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify
 from headstart.tasks.prompt import Prompt
@@ -38,7 +39,7 @@ from headstart.tasks.source import CheckpointFolder
 from headstart.training import precision
 
 PAGE = Path(__file__).with_name("prompting.md")
-DATA = Path(os.environ.get("HEADSTART_DATA", "../shared/data")) / "tasks"
+DATA = Path(os.environ.get("HEADSTART_DATA", "data")) / "tasks"
 SMOLLM2 = Path("runs/smollm2")
 SHOTS, SEEDS = (0, 1, 4, 16), (0, 1, 2)
 FEWEST_TO_LEARN = 4
@@ -135,9 +136,9 @@ class Grid:
         """Return the examples of a seed, the same for prompts and for training, and the rows that are asked."""
         train, test = (labelled.read(DATA / name / f"{part}.parquet", task.columns(part)) for part in ("train", "test"))
         task.fit_labels(train)
-        few = labelled.choose(train, max(shots, 1), seed, "labels")
-        asked = labelled.choose(test, self.rows, 0, "asked")
-        return Splits(few, labelled.choose(train, 20, 0, "held out"), asked)
+        few = labelled.sample_rows(train, max(shots, 1), seed, "labels")
+        asked = labelled.sample_rows(test, self.rows, 0, "asked")
+        return Splits(few, labelled.sample_rows(train, 20, 0, "held out"), asked)
 
     def ask(self, model: Path, name: str, shots: int, seed: int) -> dict[str, float]:
         """Prompt, and return the accuracy as the model says and calibrated."""
@@ -148,7 +149,7 @@ class Grid:
         splits = self.splits(task, name, shots, seed)
         task.show(splits.train, seed)
         source = CheckpointFolder(model, task, seed)
-        network, reading = ZeroShot().adapt(source), source.reading(_room(source))
+        network, reading = ZeroShot().adapt(source), source.input_spec(_room(source))
         with precision.autocast(precision.resolve("auto", network.device), network.device):
             found = predict(network, task, task.encode(splits.test, reading), reading)
         return {
@@ -162,14 +163,18 @@ class Grid:
         rate = 5e-5 if model == SMOLLM2 else 3e-4
         work = self.home / "work"
         shutil.rmtree(work, ignore_errors=True)
-        cell, _ = run_cell(
-            method="full", adaptation=Full(), task=task, splits=self.splits(task, name, shots, seed),
-            checkpoint=str(model), batch_size=8, max_length=64, seed=seed, fingerprint=f"{name}-{shots}-{seed}",
-            settings=FinetuneTraining(budget="20 steps", learning_rate=rate, eval_count=1),
-            work=work, cost=CostConfig(), quiet=True,
-        )  # fmt: skip
+        training = {"budget": "20 steps", "learning_rate": rate, "eval_count": 1, "batch_size": 8, "max_length": 64}
+        files = {split: str(DATA / name / f"{split}.parquet") for split in ("train", "test")}
+        recipe = config.fill(FinetuneRecipe, {
+            "output": str(work), "model": str(model), "task": "classify", "data": {**files, "validation": 20},
+            "adaptation": "full", "training": training,
+        })  # fmt: skip
+        splits, source = self.splits(task, name, shots, seed), CheckpointFolder(model, task, seed)
+        setup = Setup(recipe, task, splits, source, EncodedRows(task, source.input_spec(64)))
+        request = MethodRequest(setup, "full", recipe.adaptation, seed, work, f"{name}-{shots}-{seed}", quiet=True)
+        accuracy = run_method(request).test["accuracy"]
         shutil.rmtree(work, ignore_errors=True)
-        return {"plain": cell.test["accuracy"]}
+        return {"plain": accuracy}
 
     def table(self) -> str:
         """Return one row for each model, task and way of asking."""

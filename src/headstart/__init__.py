@@ -1,56 +1,80 @@
-"""Headstart: pre-train a language model once, fine-tune it many times, know what each step bought and cost."""
+"""Headstart: pre-train a language model once, fine-tune it many times, know what each step bought and cost.
+
+The functions mirror the commands. Those that run a recipe take a YAML file or a dictionary, with dotted overrides as
+further arguments, and return a result object:
+
+    run = headstart.finetune("recipe.yaml", "training.budget=5 min")
+    run.scores, run.cost, run.predict(["a text"])
+
+Importing this package loads neither torch nor transformers; the first call does.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from headstart.stages.runs.result import CorpusRun, FinetuneRun, IndexRun, PretrainRun
+    from headstart.studies.result import StudyRun
+
 __version__ = "0.1.0"
+__all__ = [
+    "build_corpus", "evaluate", "finetune", "generate", "index", "load", "plan", "pretrain", "search", "study",
+]  # fmt: skip
+
+PathLike = str | os.PathLike[str]
+Recipe = PathLike | dict[str, Any]
+"""A YAML file, or its content as a dictionary. Paths in a dictionary may be path objects or results of earlier runs."""
 
 
-def corpus(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
-    """Build a corpus by a recipe (a file or a dictionary) and return its folder."""
+def build_corpus(recipe: Recipe, *overrides: str, quiet: bool = False) -> CorpusRun:
+    """Build a corpus and return it."""
     from headstart.stages.corpus import run as stage
     from headstart.stages.corpus.recipe import CorpusRecipe
+    from headstart.stages.runs.result import CorpusRun
 
-    return stage.run(_recipe(recipe, CorpusRecipe, overrides), quiet)
+    return CorpusRun(stage.run(_filled(recipe, CorpusRecipe, overrides), quiet))
 
 
-def pretrain(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
-    """Pre-train by a recipe (a file or a dictionary) and return the checkpoint's folder."""
+def pretrain(recipe: Recipe, *overrides: str, quiet: bool = False) -> PretrainRun:
+    """Pre-train a model and return the run, whose folder is a Hugging Face checkpoint."""
     from headstart.stages.pretrain import run as stage
     from headstart.stages.pretrain.recipe import PretrainRecipe
+    from headstart.stages.runs.result import PretrainRun
 
-    return stage.run(_recipe(recipe, PretrainRecipe, overrides), quiet)
+    return PretrainRun(stage.run(_filled(recipe, PretrainRecipe, overrides), quiet))
 
 
-def finetune(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
-    """Fine-tune by a recipe (a file or a dictionary) and return the model's folder."""
+def finetune(recipe: Recipe, *overrides: str, quiet: bool = False) -> FinetuneRun:
+    """Fine-tune a model and return the run, whose folder is a Hugging Face model."""
     from headstart.stages.finetune import run as stage
     from headstart.stages.finetune.recipe import FinetuneRecipe
+    from headstart.stages.runs.result import FinetuneRun
 
-    return stage.run(_recipe(recipe, FinetuneRecipe, overrides), quiet)
+    return FinetuneRun(stage.run(_filled(recipe, FinetuneRecipe, overrides), quiet))
 
 
-def plan(recipe: str | Path | dict[str, Any], *overrides: str) -> dict[str, Any]:
-    """Forecast what a recipe will cost, from a few steps timed on this machine."""
+def plan(recipe: Recipe, *overrides: str) -> dict[str, Any]:
+    """Forecast the cost of a recipe, from a few steps timed on this machine."""
     from headstart import verbs
     from headstart.stages.plan import forecast as stage
 
-    return stage.run(verbs.load(recipe, overrides))
+    return stage.run(verbs.load(_plain(recipe), overrides))
 
 
-def evaluate(model: str | Path, data: str | Path) -> dict[str, Any]:
-    """Score a finished model on labelled rows, or a pre-trained one on raw text."""
+def evaluate(model: PathLike, data: PathLike) -> dict[str, Any]:
+    """Return the scores of a fine-tuned model on labeled rows, or of a pre-trained one on raw text."""
     from headstart.stages import evaluate as stage
 
     return stage.run(Path(model), Path(data))
 
 
-def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str, Any]]:
+def generate(model: PathLike, *prompts: str, **settings: Any) -> list[dict[str, Any]]:
     """Continue prompts or fill their blanks (`___`); settings are those of `headstart generate`."""
     from headstart.core import config
     from headstart.stages import generate as stage
@@ -58,40 +82,54 @@ def generate(model: str | Path, *prompts: str, **settings: Any) -> list[dict[str
     return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings, "generate"))
 
 
-def index(recipe: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
-    """Build an index of passages by a recipe (a file or a dictionary) and return its folder."""
+def index(recipe: Recipe, *overrides: str, quiet: bool = False) -> IndexRun:
+    """Build an index of passages and return it."""
+    from headstart.stages.runs.result import IndexRun
     from headstart.stages.search import index as stage
+    from headstart.stages.search.recipe import IndexRecipe
 
-    return stage.run(_recipe(recipe, stage.IndexRecipe, overrides), quiet)
+    return IndexRun(stage.run(_filled(recipe, IndexRecipe, overrides), quiet))
 
 
-def search(index: str | Path, *questions: str, count: int = 5) -> list[dict[str, Any]]:
-    """Return for each question the passages of an index that are nearest to it."""
+def search(index: PathLike, *questions: str, count: int = 5) -> list[dict[str, Any]]:
+    """Return, for each question, the passages of an index that are most similar to it."""
     from headstart.stages.search import query as stage
 
     return stage.run(Path(index), questions, count)
 
 
-def study(definition: str | Path | dict[str, Any], *overrides: str, quiet: bool = False) -> Path:
-    """Run the missing cells of a study (a file or a dictionary) and return its folder, tables included."""
+def study(definition: Recipe, *overrides: str, quiet: bool = False) -> StudyRun:
+    """Run the missing cells of a study and return it with its tables."""
     from headstart.studies import study as stage
     from headstart.studies.definition import Study
+    from headstart.studies.result import StudyRun
 
-    filled: Study = _recipe(definition, Study, overrides)
-    stage.run(filled, quiet)
-    return filled.output
+    if isinstance(definition, dict):
+        filled: Study = _filled(definition, Study, overrides)
+    else:
+        filled = stage.load(Path(definition), overrides)
+    return StudyRun(filled, stage.run(filled, quiet))
 
 
-def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Verify a finished artifact and load its model and tokenizer as plain transformers objects."""
+def load(path: PathLike) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Verify a finished artifact and load its model and tokenizer with transformers."""
     from headstart.stages import evaluate as stage
 
     return stage.load(Path(path))
 
 
-def _recipe(recipe: str | Path | dict[str, Any], model: Any, overrides: tuple[str, ...]) -> Any:
+def _filled(recipe: Recipe, model: Any, overrides: Sequence[str]) -> Any:
     from headstart.core import config
 
     if isinstance(recipe, dict):
-        return config.fill(model, config.apply_overrides(recipe, overrides))
-    return config.load(recipe, model, overrides)
+        return config.fill(model, config.apply_overrides(_plain(recipe), overrides))
+    return config.load(Path(recipe), model, overrides)
+
+
+def _plain(value: Any) -> Any:
+    """Return a recipe with path objects as strings."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -1,8 +1,8 @@
-"""What the contract suites run over: every entry of the registry, plugins' too, with nothing listed by hand.
+"""The cases of the contract suites: all entries of the registry, including plugins, with nothing listed by hand.
 
-An entry is built from its name alone, so every setting of its Config needs a default. Where a backbone's Config
-has a `kind` of several literals, each is tried, and its smallest `size` is "tiny". A task makes its own rows of some
-texts (`toy_examples`). What does not fit says so itself: a task by its families, an adaptation by `supports`.
+An entry is built from its name alone, so every setting of its Config needs a default. If a backbone's Config has a
+`kind` with several literals, each is tested; its smallest `size` is "tiny". A task makes its own rows from texts
+(`toy_examples`). The entries define what they support: tasks by their families, adaptations by `supports`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from headstart.backbones.sizes import SIZES
+from headstart.backbones.layouts import kinds, tiny_config
 from headstart.core import registry
 from headstart.core.contracts import Objective, RowSource, Task
 from headstart.core.data import Document, Examples, Rows, Sample, Vocabulary
@@ -37,8 +37,8 @@ from headstart.tokens.tokenizer import add_special
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 ROW_LENGTH, ROWS = 64, 8
 DATA_KINDS = ("label", "number", "labels", "text")
-"""Kinds of gold values that a prediction has the form of."""
-# Settings that change what a task's rows look like; those that its Config does not know are left out.
+"""Kinds of gold values that have the same form as predictions."""
+# Settings that change the rows of a task; a task is tested with those that its Config has.
 TASK_VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
     "pair": {"text": ["text", "other"]},
@@ -52,19 +52,10 @@ TASK_VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def settings_of(group: str, name: str, **settings: Any) -> Any:
-    """The Config of an entry, with what it knows of the settings."""
+    """The Config of an entry, with those of the settings that it has."""
     config = registry.resolve(group, name).Config
     known = {key: value for key, value in settings.items() if key in config.model_fields and value is not None}
     return config.model_validate({registry.SELECTOR[group]: name, **known})
-
-
-@cache
-def kinds(family: str) -> list[str | None]:
-    """The layouts of a family, the default one first; [None] where it has one only."""
-    field = registry.resolve("backbones", family).Config.model_fields.get("kind")
-    if field is None or get_origin(field.annotation) is not Literal:
-        return [None]
-    return sorted(get_args(field.annotation), key=lambda kind: kind != field.default)
 
 
 @cache
@@ -80,57 +71,57 @@ def pairings() -> Iterator[tuple[str, str, str | None]]:
                 yield objective, family, kind
 
 
-def fittings() -> Iterator[tuple[str, str, str, str, str | None]]:
-    """Every adaptation × task × family that fits.
+def combinations() -> Iterator[tuple[str, str, str, str, str | None]]:
+    """Every supported combination of adaptation, task and family.
 
-    The first adaptation meets all variants of a task in a family's default layout, and the first variant in all
-    layouts; the others meet the first variant in the default layout, since they differ by what they do to a body.
+    The first adaptation runs with all variants of a task in a family's default layout, and with the first variant in
+    all layouts. The other adaptations run with the first variant in the default layout.
     """
     tasks = registry.names("tasks")
-    for number, adaptation in enumerate(registry.names("adaptations")):
+    for i, adaptation in enumerate(registry.names("adaptations")):
         for task in tasks:
             for family in built("tasks", task).families:
-                if why_not(adaptation, task, family) is not None:
+                if reason_against(adaptation, task, family) is not None:
                     continue
-                fit = [k for k in kinds(family) if has_head(task, family, k) and takes(adaptation, k or family)]
-                for place, kind in enumerate(fit[: 1 if number else None]):
-                    for variant in task_variants(task)[: None if place == number == 0 else 1]:
+                layouts = [
+                    kind
+                    for kind in kinds(family)
+                    if has_head(task, family, kind) and supports_kind(adaptation, kind or family)
+                ]
+                for j, kind in enumerate(layouts[: 1 if i else None]):
+                    for variant in task_variants(task)[: None if i == j == 0 else 1]:
                         yield adaptation, task, variant, family, kind
 
 
 @cache
 def built(group: str, name: str) -> Any:
-    """An entry by its name alone, once for all the questions that collecting asks of it."""
+    """An entry built from its name alone, cached for the collection of cases."""
     return registry.build(group, settings_of(group, name))
 
 
 @cache
 def has_head(task: str, family: str, kind: str | None) -> bool:
-    """Whether transformers has a layout's network with the task's head."""
-    backbone = registry.build("backbones", settings_of("backbones", family, kind=kind, size="tiny"))
-    special = np.arange(100) < 5
-    vocabulary = Vocabulary(100, 0, 2, 3, 4, special=special, starts_word=~special, tokens=["x"] * 100)
-    config = backbone.layout(SIZES["tiny"], vocabulary)
-    return source.has_head(config, built("tasks", task).auto_class(family))
+    """Whether transformers has the task's head for a layout."""
+    return source.has_head(tiny_config(family, kind), built("tasks", task).auto_class(family))
 
 
-def takes(adaptation: str, kind: str) -> bool:
-    """Whether an adaptation serves a layout; those of our backbones are named as `model_type` has them."""
+def supports_kind(adaptation: str, kind: str) -> bool:
+    """Whether an adaptation supports a layout; the layouts of Headstart's backbones are named by `model_type`."""
     return built("adaptations", adaptation).supports_kind(kind) is None
 
 
-def why_not(adaptation: str, task: str, family: str) -> str | None:
-    """What an adaptation says against a task on a family."""
+def reason_against(adaptation: str, task: str, family: str) -> str | None:
+    """The reason why an adaptation does not support a task on a family, or None."""
     reason: str | None = built("adaptations", adaptation).supports(built("tasks", task), family)
     return reason
 
 
 @cache
 def _cases(name: str) -> list[Any] | None:
-    """The cases of a name that a test may ask for, found once for all tests; None for other names."""
+    """The cases of a fixture name, collected once for all tests; None for other names."""
     cases: dict[str, Callable[[], Any]] = {
         "pairing": pairings,
-        "fitting": fittings,
+        "combination": combinations,
         "task_case": lambda: ((name, variant) for name in registry.names("tasks") for variant in task_variants(name)),
         "metric": lambda: registry.names("metrics"),
         "baseline": lambda: registry.names("baselines"),
@@ -140,18 +131,18 @@ def _cases(name: str) -> list[Any] | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for one of the names above once for each case that the registry gives."""
+    """Run a test with one of these fixtures once for each of its cases."""
     for name in metafunc.fixturenames:
         values = _cases(name)
         if values is not None:
             ids = ["-".join(filter(None, (value,) if isinstance(value, str) else value)) for value in values]
-            indirect = name in ("pairing", "fitting", "task_case")
+            indirect = name in ("pairing", "combination", "task_case")
             metafunc.parametrize(name, values, ids=ids, indirect=indirect, scope="session" if indirect else None)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """An objective, a backbone that it can train, and rows of real text in the shape that it asks for."""
+    """An objective, a backbone that it supports, and rows of real text in the objective's shape."""
 
     objective: Objective
     backbone: Any
@@ -162,27 +153,27 @@ class Pairing:
     unigram_entropy: float
 
     def make(self, auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
-        """A new network of the backbone."""
+        """A network of the backbone with random weights."""
         model: PreTrainedModel = self.backbone.build(self.vocabulary, ROW_LENGTH, auto_class, scale, **changes)
         return model
 
     def model(self) -> Any:
-        """What the objective trains, the same each time, without dropout."""
+        """The objective's module in evaluation mode, with the same weights each time."""
         torch.manual_seed(0)
         return self.objective.assemble(self.make).eval()
 
-    def batch(self, places: slice | list[int] = slice(None), seed: int = 0, epoch: int = 0) -> dict[str, torch.Tensor]:
-        """Some of the rows, corrupted."""
-        chosen = self.rows.take(np.arange(len(self.rows.ids))[places])
-        samples = [Sample(epoch, sample.index) for sample in chosen.samples]
-        return dict(self.objective.corrupt(dataclasses.replace(chosen, samples=samples), self.vocabulary, seed))
+    def batch(self, indices: slice | list[int] = slice(None), seed: int = 0, epoch: int = 0) -> dict[str, torch.Tensor]:
+        """The rows at some indices, corrupted."""
+        rows = self.rows.take(np.arange(len(self.rows.ids))[indices])
+        samples = [Sample(epoch, sample.index) for sample in rows.samples]
+        return dict(self.objective.corrupt(dataclasses.replace(rows, samples=samples), self.vocabulary, seed))
 
 
 @pytest.fixture(scope="session")
 def text_shards(
     verses: list[str], tiny_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
 ) -> shards.Shards:
-    """Documents of a dozen verses each, encoded as pre-training does it."""
+    """Documents of a dozen verses each, encoded as in pre-training."""
     folder = tmp_path_factory.mktemp("shards")
     texts = (" ".join(verses[start : start + 12]) for start in range(0, len(verses), 12))
     shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
@@ -198,7 +189,7 @@ def pairing(
 ) -> Pairing:
     name, family, kind = request.param
     tokenizer = copy.deepcopy(tiny_tokenizer)
-    # A student learns from a teacher of its own layout.
+    # The teacher has the layout of the student.
     has_teacher = "teacher" in registry.resolve("objectives", name).Config.model_fields
     teacher = checkpoint(family, kind) if has_teacher else None
     settings = settings_of("objectives", name, teacher=teacher, family=family)
@@ -218,20 +209,20 @@ def pairing(
 
 @dataclass(frozen=True)
 class TaskCase:
-    """A task with its labels learnt, and labelled rows for training and for validation."""
+    """A fitted task, and labeled rows for training and for validation."""
 
     task: Task
     train: Examples
     validation: Examples
     build: Callable[[], Task]
-    """Makes the same task anew, its labels not learnt."""
+    """Makes the same task again, without fitting it."""
 
 
 @pytest.fixture(scope="session")
 def make_task_case(verses: list[str]) -> Callable[[str, str], TaskCase]:
-    """Rows of real text, long and short ones in turn."""
+    """Makes a task case from rows of real text; every third text is short."""
     texts = [verse for verse in verses if len(verse.split()) > 4]
-    texts = [text if place % 3 else " ".join(text.split()[:5]) for place, text in enumerate(texts[:60])]
+    texts = [text if i % 3 else " ".join(text.split()[:5]) for i, text in enumerate(texts[:60])]
 
     def make(name: str, variant: str) -> TaskCase:
         config = settings_of("tasks", name, **TASK_VARIANTS[variant])
@@ -253,7 +244,7 @@ def task_case(request: pytest.FixtureRequest, make_task_case: Callable[[str, str
 def checkpoint(
     tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> Callable[[str, str | None], Path]:
-    """Gives a plain Hugging Face folder with a tiny model of a family and layout, as pre-training leaves it."""
+    """Makes a plain Hugging Face folder with a tiny model of a family and layout, as pre-training saves it."""
     known: dict[tuple[str, str | None], Path] = {}
 
     def make(family: str, kind: str | None) -> Path:
@@ -278,7 +269,7 @@ def checkpoint(
 
 
 class ToyPretraining(Pretraining):
-    """The pre-training of a folder that tells nothing of it: an objective of its family, on rows of real text."""
+    """The pre-training of a folder without a recipe: an objective of its family, on rows of real text."""
 
     def __init__(self, folder: Path, family: str, text: shards.Shards) -> None:
         self.folder, self.recipe = folder, SimpleNamespace(seed=0)
@@ -294,7 +285,7 @@ class ToyPretraining(Pretraining):
 
 @pytest.fixture(scope="session")
 def toy_pretraining(text_shards: shards.Shards) -> Callable[[str], Callable[[Path], ToyPretraining]]:
-    """Says how the pre-training of a family's checkpoint is opened."""
+    """Returns, for a family, the function that opens the pre-training of a checkpoint."""
     return lambda family: lambda folder: ToyPretraining(folder, family, text_shards)
 
 

@@ -1,4 +1,4 @@
-"""What `headstart list` says, and that whatever is registered, by a plugin too, comes under these tests."""
+"""`headstart list` describes every entry, and the contract tests cover plugins too."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def python(code, *arguments, extra_path=""):
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
 
 
-def test_an_entry_has_a_line_of_help_and_its_paper(entry):
+def test_an_entry_has_a_description_and_a_paper(entry):
     group, name = entry
-    described = next(found for found in registry.describe(group) if found.name == name)
+    described = next(entry for entry in registry.describe(group) if entry.name == name)
     assert described.help and "\n" not in described.help
     assert described.help.endswith(".") and len(described.help) <= 120
     assert registry.resolve(group, name).__doc__.startswith(described.help)
@@ -46,7 +46,7 @@ def test_an_entry_is_built_from_its_name_alone(entry):
 
 @pytest.fixture(scope="module")
 def listed():
-    """What the command line prints for each group, from one interpreter, and the heavy modules that it loaded."""
+    """The output of the command line for each group, from one interpreter, and the heavy modules it loaded."""
     code = (
         "import sys\nfrom headstart.cli import app\n"
         "for group in sys.argv[1].split(','):\n"
@@ -69,7 +69,7 @@ def test_list_prints_every_entry(listed):
 
 
 def test_list_loads_nothing_heavy(listed):
-    assert "loaded" in listed, f"loaded on the way: {[key for key in listed if key.startswith('loaded')]}"
+    assert "loaded" in listed, f"loaded: {[key for key in listed if key.startswith('loaded')]}"
 
 
 PLUGIN = '''
@@ -94,7 +94,7 @@ class HalfHidden(MaskedLM):
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
-    """A folder as an installer would leave it: a module, and metadata with an entry point."""
+    """An installed plugin: a module, and metadata with an entry point."""
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "half_hidden_plugin.py").write_text(PLUGIN, encoding="utf-8")
     metadata = folder / "half_hidden_plugin-1.0.dist-info"
@@ -110,7 +110,7 @@ def test_a_plugin_is_listed(plugin):
     assert re.search(r"^half_hidden +Predict half of the tokens\.  \[Nobody 2024\]$", result.stdout, re.MULTILINE)
 
 
-def test_a_plugin_comes_under_the_contract_by_being_installed(plugin):
+def test_the_contract_tests_cover_an_installed_plugin(plugin):
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
     suite = Path(__file__).with_name("test_objectives.py")
     arguments = ("-k", "half_hidden and modernbert and (protocol or weight)", "-v", "-p", "no:cacheprovider")

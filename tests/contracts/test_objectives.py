@@ -102,7 +102,7 @@ def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
             where = predicted(batch, original.shape[1])
             if where is not None:
                 assert len(where[0])
-                if pairing.rows.second is None:
+                if pairing.rows.second_start is None:
                     assert not (special & ~ends)[rows][where].any()
                 else:  # segments may have changed places
                     assert not pairing.vocabulary.special[batch["labels"][batch["weights"] > 0]].any()

@@ -1,4 +1,4 @@
-"""docs/help.md says what the command line says."""
+"""docs/help.md agrees with the command line."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from headstart.core.errors import RecipeError
 from headstart.stages.corpus.recipe import CorpusRecipe
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.stages.search.index import IndexRecipe
+from headstart.stages.search.recipe import IndexRecipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for pattern in ("*.yaml", "*.yml") for path in (ROOT / "recipes").rglob(pattern))

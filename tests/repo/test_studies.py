@@ -1,4 +1,4 @@
-"""Every study that ships can be followed, with or without the data it names."""
+"""Every shipped study is valid, with or without its data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_there_are_studies():
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_cell_has_a_recipe_that_can_be_followed(path, monkeypatch, tmp_path):
+def test_every_cell_has_a_valid_recipe(path, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADSTART_DATA", str(tmp_path / "nowhere"))
     study = stage.load(path)
     graph = build(study)
@@ -39,7 +39,7 @@ def test_every_cell_has_a_recipe_that_can_be_followed(path, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_claim_speaks_of_cells_that_there_are(path):
+def test_every_claim_covers_cells_that_exist(path):
     study = stage.load(path)
     systems = {cell.system for cell in build(study).cells}
     from headstart.studies.contrast import Contrast
@@ -51,7 +51,7 @@ def test_every_claim_speaks_of_cells_that_there_are(path):
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_misspelt_key_is_refused(path):
+def test_a_misspelled_key_is_refused(path):
     with pytest.raises(RecipeError, match="sedes"):
         stage.load(path, ["sedes=1"])
 

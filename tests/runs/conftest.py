@@ -19,9 +19,9 @@ STEPS = 60
 # The quickstart's text and recipes, at a size that takes seconds. Every step is logged, and a checkpoint is written
 # after nearly every one, so that a run can be stopped anywhere.
 TINY_PRETRAIN = (
-    "warm_start=null", "tokenizer.vocab_size=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny", "backbone.dropout=0.1",
-    f"training.budget={STEPS} steps", "training.seq_length=32", "training.batch_tokens=512", "training.eval_count=2",
-    "training.logging_steps=1", "training.save_interval_minutes=0.001",
+    "warm_start=null", "tokenizer.vocab_size=1000", "tokenizer.sample_mb=0.5", "backbone.size=tiny",
+    "backbone.dropout=0.1", f"training.budget={STEPS} steps", "training.seq_length=32", "training.batch_tokens=512",
+    "training.eval_count=2", "training.logging_steps=1", "training.save_interval_minutes=0.001",
 )  # fmt: skip
 TINY_FINETUNE = (
     "seeds=2", "compare_with=[majority, svm, scratch, features]", "data.train_rows=200", "training.budget=40 steps",
@@ -33,10 +33,10 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that the command line finished: the command, what it said, and the folder."""
+    """A run that the command line finished: the command, its process with the output, and the folder."""
 
     command: tuple[str, ...]
-    said: subprocess.CompletedProcess[str]
+    process: subprocess.CompletedProcess[str]
     folder: Path
 
     @property

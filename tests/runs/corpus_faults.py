@@ -1,4 +1,4 @@
-"""Raw files with faults in them, of every kind that a reader meets, and what must become of each row."""
+"""Raw files with planted faults of every kind, and the expected result for each row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 @dataclass
 class Planted:
-    """Good rows by their text, and faults by the file and where in it they stand."""
+    """The texts of the good rows, and the files and positions of the faults."""
 
     good: set[str] = field(default_factory=set)
     faults: set[tuple[str, str]] = field(default_factory=set)
-    """(file, "offset N" or a place such as "row 7")."""
+    """(file, "offset N" or a position such as "row 7")."""
     empty: int = 0
     number: int = 0
 
@@ -33,25 +33,25 @@ class Planted:
         return text
 
 
-def plant(folder: Path, faults: int, seed: int, longest: int) -> Planted:
-    """Write files with so many faults among three times as many good rows."""
-    chance, planted = random.Random(seed), Planted()
-    _jsonl(folder / "a.jsonl", planted, chance, faults * 50 // 100, longest)
-    _csv(folder / "b.csv", planted, chance, faults * 15 // 100)
-    _text(folder / "c.txt", planted, chance, faults * 5 // 100)
-    _parquet(folder / "d.parquet", planted, chance, faults * 15 // 100)
-    _warc(folder / "e.wet", planted, chance, faults * 10 // 100)
-    left = faults - len(planted.faults)
-    for number in range(left):
-        _torn(folder, number, planted, chance)
+def plant(folder: Path, faults: int, seed: int, max_bytes: int) -> Planted:
+    """Write files with the given number of faults among three times as many good rows."""
+    rng, planted = random.Random(seed), Planted()
+    _jsonl(folder / "a.jsonl", planted, rng, faults * 50 // 100, max_bytes)
+    _csv(folder / "b.csv", planted, rng, faults * 15 // 100)
+    _text(folder / "c.txt", planted, rng, faults * 5 // 100)
+    _parquet(folder / "d.parquet", planted, rng, faults * 15 // 100)
+    _warc(folder / "e.wet", planted, rng, faults * 10 // 100)
+    remaining = faults - len(planted.faults)
+    for number in range(remaining):
+        _corrupt_file(folder, number, planted, rng)
     return planted
 
 
-def _jsonl(path: Path, planted: Planted, chance: random.Random, faults: int, longest: int) -> None:
+def _jsonl(path: Path, planted: Planted, rng: random.Random, faults: int, max_bytes: int) -> None:
     bad: list[Callable[[], bytes]] = [
-        lambda: b'{"text": "b' + bytes([chance.choice([0x80, 0xC3, 0xFF])]) + b' d"}',
-        lambda: json.dumps({"text": "torn in the middle of it"}).encode()[: chance.randrange(3, 20)],
-        lambda: b'{"text": %d}' % chance.randrange(99),
+        lambda: b'{"text": "b' + bytes([rng.choice([0x80, 0xC3, 0xFF])]) + b' d"}',
+        lambda: json.dumps({"text": "torn in the middle of it"}).encode()[: rng.randrange(3, 20)],
+        lambda: b'{"text": %d}' % rng.randrange(99),
         lambda: b'{"text": ["a", "b"]}',
         lambda: b'["text", "x"]',
         lambda: b'{"txet": "misspelt"}',
@@ -59,40 +59,40 @@ def _jsonl(path: Path, planted: Planted, chance: random.Random, faults: int, lon
         lambda: b"[" * 5000,
         lambda: b"plain words",
         lambda: b'{"text": "a"} {"text": "b"}',
-        lambda: b'{"text": "' + b"x" * (longest + chance.randrange(1000)) + b'"}' if chance.random() < 0.1 else b"{]",
+        lambda: b'{"text": "' + b"x" * (max_bytes + rng.randrange(1000)) + b'"}' if rng.random() < 0.1 else b"{]",
         lambda: b"\x00\x00\x00",
     ]
     out = io.BytesIO()
     kinds = [True] * faults + [False] * (3 * faults)
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     for is_bad in [False, *kinds]:
         if is_bad:
             planted.faults.add((path.name, f"offset {out.tell()}"))
-            out.write(chance.choice(bad)() + b"\n")
-        elif chance.random() < 0.02:
+            out.write(rng.choice(bad)() + b"\n")
+        elif rng.random() < 0.02:
             planted.empty += 1
-            out.write(chance.choice([b"\n", b'{"text": ""}\n', b'{"text": null}\n', b'{"text": "  "}\n']))
+            out.write(rng.choice([b"\n", b'{"text": ""}\n', b'{"text": null}\n', b'{"text": "  "}\n']))
         else:
-            out.write(json.dumps({"text": planted.row(), "n": 1}, ensure_ascii=chance.random() < 0.5).encode() + b"\n")
+            out.write(json.dumps({"text": planted.row(), "n": 1}, ensure_ascii=rng.random() < 0.5).encode() + b"\n")
     path.write_bytes(out.getvalue())
 
 
-def _csv(path: Path, planted: Planted, chance: random.Random, faults: int) -> None:
+def _csv(path: Path, planted: Planted, rng: random.Random, faults: int) -> None:
     out = io.BytesIO()
     out.write(b"id,text\n")
     bad = [b"1,2,3,4", b"alone", b"7,b\xffd", b'8,"x"y', b'9,"open and never closed']
     kinds = [True] * faults + [False] * (3 * faults)
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     for is_bad in kinds:
         if is_bad:
             planted.faults.add((path.name, f"offset {out.tell()}"))
-            out.write(chance.choice(bad) + b"\n")
+            out.write(rng.choice(bad) + b"\n")
         else:
             out.write(f'{planted.number},"{planted.row()}"\n'.encode())
     path.write_bytes(out.getvalue())
 
 
-def _text(path: Path, planted: Planted, chance: random.Random, faults: int) -> None:
+def _text(path: Path, planted: Planted, rng: random.Random, faults: int) -> None:
     out = io.BytesIO()
     for number in range(3 * faults):
         text = planted.row()
@@ -100,13 +100,13 @@ def _text(path: Path, planted: Planted, chance: random.Random, faults: int) -> N
         if number < faults:
             planted.faults.add((path.name, f"offset {out.tell()}"))
             out.write(b"a line with \xfe\xff bytes\n")
-        out.write(b"\n" * chance.randrange(1, 4))
+        out.write(b"\n" * rng.randrange(1, 4))
     path.write_bytes(out.getvalue())
 
 
-def _parquet(path: Path, planted: Planted, chance: random.Random, faults: int) -> None:
+def _parquet(path: Path, planted: Planted, rng: random.Random, faults: int) -> None:
     kinds = [True] * faults + [False] * (3 * faults)
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     rows: list[bytes] = []
     for number, is_bad in enumerate(kinds):
         if is_bad:
@@ -126,41 +126,41 @@ def _record(text: bytes, length: int | str | None = None) -> bytes:
     return head.encode() + text + b"\r\n\r\n"
 
 
-def _warc(path: Path, planted: Planted, chance: random.Random, faults: int) -> None:
+def _warc(path: Path, planted: Planted, rng: random.Random, faults: int) -> None:
     out = io.BytesIO()
     out.write(b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 4\r\n\r\ninfo\r\n\r\n")
     kinds = [True] * faults + [False] * (3 * faults)
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     for is_bad in [*kinds, False]:
         if not is_bad:
             out.write(_record(planted.row().encode()))
             continue
         planted.faults.add((path.name, f"offset {out.tell()}"))
-        body = b"A record that lies about how long it is, for once."
+        body = b"A record whose stated length is wrong, in this test."
         wrong = [len(body) - 7, len(body) + 3, len(body) + 150, 10**8, 10**15, -1, "", "twelve"]
-        out.write(chance.choice([_record(body, chance.choice(wrong)), _record(b"b\xffd")]))
+        out.write(rng.choice([_record(body, rng.choice(wrong)), _record(b"b\xffd")]))
     path.write_bytes(out.getvalue())
 
 
-def _torn(folder: Path, number: int, planted: Planted, chance: random.Random) -> None:
-    """Write one file that is torn, or damaged in one place."""
+def _corrupt_file(folder: Path, number: int, planted: Planted, rng: random.Random) -> None:
+    """Write one file that is truncated, or corrupt in one part."""
     kind = ("gz", "parquet", "group", "html")[number % 4]
     if kind == "gz":
         rows = [json.dumps({"text": planted.row()}).encode() + b"\n" for _ in range(40)]
-        packed = gzip.compress(b"".join(rows))[: -chance.randrange(9, 400)]
-        (folder / f"t{number}.jsonl.gz").write_bytes(packed)
-        read = zlib.decompressobj(wbits=31).decompress(packed)
+        compressed = gzip.compress(b"".join(rows))[: -rng.randrange(9, 400)]
+        (folder / f"t{number}.jsonl.gz").write_bytes(compressed)
+        read = zlib.decompressobj(wbits=31).decompress(compressed)
         whole = read[: read.rfind(b"\n") + 1]
         planted.good -= {json.loads(row)["text"] for row in b"".join(rows)[len(whole) :].splitlines()}
         planted.faults.add((f"t{number}.jsonl.gz", f"offset {len(whole)}"))
     elif kind == "parquet":
         buffer = io.BytesIO()
         pq.write_table(pa.table({"text": ["lost with its file"] * 20}), buffer)
-        (folder / f"t{number}.parquet").write_bytes(buffer.getvalue()[: -chance.randrange(1, 200)])
+        (folder / f"t{number}.parquet").write_bytes(buffer.getvalue()[: -rng.randrange(1, 200)])
         planted.faults.add((f"t{number}.parquet", "file"))
     elif kind == "group":
         buffer = io.BytesIO()
-        lost = [f"lost {n} {chance.random()}" for n in range(10)]
+        lost = [f"lost {n} {rng.random()}" for n in range(10)]
         pq.write_table(
             pa.table({"text": [*(planted.row() for _ in range(10)), *lost, *(planted.row() for _ in range(10))]}),
             buffer, row_group_size=10, compression="zstd", use_dictionary=False,

@@ -1,4 +1,4 @@
-"""A corpus by the real command line: nothing lost, killed and gone on with, the same bytes everywhere."""
+"""A corpus by the real command line: no row lost, killed and resumed, the same bytes everywhere."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'h
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
 OWN = ("headstart.json", "recipe.yaml", "inputs.json", ".lock")
-"""Files that say when and where a corpus was made."""
+"""Files that record when and where a corpus was built."""
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Chapters of the King James Bible as documents, some of them twice, with menus, addresses and noise."""
+    """Chapters of the King James Bible as documents, some of them duplicated, with menus, addresses and noise."""
     folder = tmp_path_factory.mktemp("raw")
     with gzip.open(QUICKSTART / "kjv.txt.gz", "rt", encoding="utf-8") as file:
         verses = [line.strip() for line in file if line.strip()][:6000]
@@ -78,18 +78,18 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Built:
-    """A finished corpus, what was said, and how long it took."""
+    """A finished corpus, what the command printed, and how long it took."""
 
     raw: Path
     folder: Path
-    said: str
+    printed: str
     seconds: float
 
 
 @pytest.fixture(scope="module")
 def built(headstart: Command, raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder, began = tmp_path_factory.mktemp("built") / "corpus", time.monotonic()
-    done = headstart("corpus", str(raw / "recipe.yaml"), f"output={folder}")
+    done = headstart("corpus", "build", str(raw / "recipe.yaml"), f"output={folder}")
     return Built(raw, folder, done.stdout, time.monotonic() - began)
 
 
@@ -104,7 +104,7 @@ def texts(folder: Path, split: str = "*") -> list[str]:
     ]
 
 
-def test_what_comes_out_and_what_is_said(built: Built) -> None:
+def test_the_documents_and_the_counts(built: Built) -> None:
     folder = built.folder
     manifest = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
     books = {step["step"]: step for step in manifest["facts"]["books"]}
@@ -113,7 +113,7 @@ def test_what_comes_out_and_what_is_said(built: Built) -> None:
     assert books["contamination"]["dropped"] == {"contamination": 1}
     assert {"gopher.few_words": 1}.items() <= books["quality"]["dropped"].items()
     assert books["language"]["dropped"] == {"language.other": 1}
-    assert "duplicates: " in built.said and "rejects" in built.said
+    assert "duplicates: " in built.printed and "rejects" in built.printed
     kept = texts(folder)
     assert len(kept) == books["lines"]["rows_out"] == sum(s["documents"] for s in manifest["facts"]["splits"].values())
     assert not any("Home | Books" in text for text in kept)
@@ -125,13 +125,15 @@ def test_what_comes_out_and_what_is_said(built: Built) -> None:
     assert manifest["facts"]["domains"]["bible.example"] > 100
 
 
-def test_the_datasheet_says_what_is_and_asks_what_is_not(built: Built) -> None:
+def test_the_datasheet_states_facts_and_asks_questions(built: Built) -> None:
     folder = built.folder
     sheet = (folder / "DATASHEET.md").read_text(encoding="utf-8")
     for part in ("# Datasheet: Chapters", "public domain", "gopher.few_words", "[blank: motivation.purpose]", "quiz"):
         assert part in sheet, part
-    assert "says &lt;EMAIL&gt;" in sheet or "says <EMAIL>" in sheet
-    assert not [name for name, held in content(folder).items() if b"scribe@" in held and name.endswith((".md", ".html"))]
+    assert r"says \<EMAIL>" in sheet, "markup in a sample is escaped"
+    assert not [
+        name for name, held in content(folder).items() if b"scribe@" in held and name.endswith((".md", ".html"))
+    ]
     page = (folder / "datasheet.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 3 and "blank: uses.unfit" in page and "<script" not in page
     metadata = json.loads((folder / "croissant.json").read_text(encoding="utf-8"))
@@ -139,7 +141,7 @@ def test_the_datasheet_says_what_is_and_asks_what_is_not(built: Built) -> None:
     assert [records["name"] for records in metadata["recordSet"]] == ["train", "validation"]
 
 
-def test_what_was_put_aside_shows_no_address(built: Built) -> None:
+def test_dropped_rows_contain_no_address(built: Built) -> None:
     for path in [*built.folder.glob("dropped/*.parquet"), built.folder / "rejects.parquet"]:
         table = pq.read_table(path)
         held = [*table["text"].drop_null().to_pylist()] if "text" in table.column_names else table["raw"].to_pylist()
@@ -150,7 +152,11 @@ def test_an_answer_is_written_into_a_finished_corpus(built: Built, tmp_path: Pat
     folder = tmp_path / "corpus"
     shutil.copytree(built.folder, folder)
     main_quietly(
-        "corpus", str(built.raw / "recipe.yaml"), f"output={folder}", "answers={motivation.purpose: To try it.}"
+        "corpus",
+        "build",
+        str(built.raw / "recipe.yaml"),
+        f"output={folder}",
+        "answers={motivation.purpose: To try it.}",
     )
     sheet = (folder / "DATASHEET.md").read_text(encoding="utf-8")
     assert "To try it." in sheet and "[blank: motivation.purpose]" not in sheet
@@ -163,59 +169,63 @@ def main_quietly(*arguments: str) -> None:
         main([*arguments])
 
 
-def test_the_metadata_leads_the_field_s_own_loader_to_every_document(built: Built) -> None:
+def test_mlcroissant_reads_every_document(built: Built) -> None:
     import mlcroissant
 
-    found = mlcroissant.Dataset(built.folder / "croissant.json")
+    dataset = mlcroissant.Dataset(built.folder / "croissant.json")
     for split in ("train", "validation"):
-        read = [record[f"{split}/text"].decode() for record in found.records(split)]
+        read = [record[f"{split}/text"].decode() for record in dataset.records(split)]
         assert sorted(read) == sorted(texts(built.folder, split))
 
 
-def test_looks(built: Built, faulty: tuple[Path, Planted], capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*arguments: str) -> str:
+def test_stats_explain_sample_and_diff(
+    built: Built, faulty: tuple[Path, Planted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*arguments: str) -> str:
         with contextlib.suppress(SystemExit):
             main(["corpus", *arguments])
         captured = capsys.readouterr()
         return captured.out or captured.err
 
     folder = str(built.folder)
-    assert "read: 207 rows in" in told("stats", folder)
-    explained = told("explain", folder, "--number", "2")
+    assert "read: 207 rows in" in printed("stats", folder)
+    explained = printed("explain", folder, "--limit", "2")
     for part in ("gopher.few_words: 1 dropped", "too short", "duplicates.near: 1 dropped", "jaccard 0.9", "not UTF-8"):
         assert part in explained, part
-    assert list(json.loads(told("explain", folder, "--rule", "language.other", "--json"))) == ["language.other"]
-    assert "did you mean 'language.other'?" in told("explain", folder, "--rule", "language.othr")
-    drawn = [told("sample", folder, "--number", "2", "--seed", seed, "--json") for seed in ("1", "1", "2")]
+    assert list(json.loads(printed("explain", folder, "--rule", "language.other", "--json"))) == ["language.other"]
+    assert "did you mean 'language.other'?" in printed("explain", folder, "--rule", "language.othr")
+    drawn = [printed("sample", folder, "--limit", "2", "--seed", seed, "--json") for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] != drawn[2] and len(json.loads(drawn[0])) == 2
-    other = json.loads(told("diff", folder, str(faulty[0])))
+    other = json.loads(printed("diff", folder, str(faulty[0])))
     assert other["in both"] == 0 and other["only in the second"] == len(faulty[1].good)
-    before, after = other["dropped otherwise"]["read"]["rejects"]
-    assert before == 1 and after >= len(faulty[1].faults), "a lost row group counts as many rows as it held"
-    same = json.loads(told("diff", folder, folder))
-    assert same["only in the first"] == same["only in the second"] == 0 and not same["dropped otherwise"]
-    assert "It takes two" in told("diff", folder)
-    again = told(str(built.raw / "recipe.yaml"), f"output={folder}", "--explain", "1")
-    assert "gopher.few_words: 1 dropped" in again
+    before, after = other["dropped differently"]["read"]["rejects"]
+    assert before == 1 and after >= len(faulty[1].faults), "a lost row group counts as many rows as it had"
+    same = json.loads(printed("diff", folder, folder))
+    assert same["only in the first"] == same["only in the second"] == 0 and not same["dropped differently"]
+    assert "Missing argument 'B'" in printed("diff", folder)
+    assert "read: 207 rows in" in printed("build", str(built.raw / "recipe.yaml"), f"output={folder}")
+    dry = printed("build", str(built.raw / "recipe.yaml"), f"output={folder}", "--dry-run")
+    assert yaml.safe_load(dry)["output"] == folder
+    assert "Run `headstart corpus build a.yaml x=1`" in printed("a.yaml", "x=1")
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(7200)])])
-def test_killed_at_any_moment_the_same_bytes_come_out(
+def test_a_build_that_was_killed_gives_the_same_bytes(
     built: Built, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], kills: int
 ) -> None:
-    folder, chance = tmp_path / "corpus", random.Random(kills)
-    command = ("corpus", str(built.raw / "recipe.yaml"), f"output={folder}", "--quiet")
+    folder, rng = tmp_path / "corpus", random.Random(kills)
+    command = ("corpus", "build", str(built.raw / "recipe.yaml"), f"output={folder}", "--quiet")
     killed = 0
     while killed < kills:
         process = start(*command)
         try:
-            process.wait(timeout=chance.uniform(0.2, 0.9) * built.seconds)
+            process.wait(timeout=rng.uniform(0.2, 0.9) * built.seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             killed += 1
         process.communicate()
         if (folder / "headstart.json").is_file():
-            shutil.rmtree(folder)  # Finished before its time: once more from the beginning.
+            shutil.rmtree(folder)  # It finished before it was killed: start over.
     done = start(*command)
     _, errors = done.communicate(timeout=280)
     assert done.returncode == 0, errors
@@ -225,10 +235,10 @@ def test_killed_at_any_moment_the_same_bytes_come_out(
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_ray_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
-    # Workers of Ray start in folders of their own, where a relative PYTHONPATH leads nowhere.
+    # Workers of Ray start in other folders, where a relative PYTHONPATH is wrong.
     pytest.importorskip("ray", reason="Ray is missing; pip install ray")
     folder = tmp_path / "corpus"
-    command = [sys.executable, "-m", "headstart", "corpus", str(built.raw / "recipe.yaml"), f"output={folder}"]
+    command = [sys.executable, "-m", "headstart", "corpus", "build", str(built.raw / "recipe.yaml"), f"output={folder}"]
     done = subprocess.run(
         [*command, "engine.runner=ray", "engine.workers=2"], capture_output=True, text=True, timeout=1100, check=False,
         env=os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -245,7 +255,8 @@ def test_shards_are_the_same_bytes_whatever_the_number_of_workers(
 
     for workers in (1, 3):
         where = (f"output={tmp_path / str(workers)}", f"engine.workers={workers}", "reading.part_mb=0.2", "--quiet")
-        headstart("corpus", str(raw / "recipe.yaml"), "tokenizer.vocab_size=800", "tokenizer.sample_mb=0.3", *where)
+        settings = ("tokenizer.vocab_size=800", "tokenizer.sample_mb=0.3")
+        headstart("corpus", "build", str(raw / "recipe.yaml"), *settings, *where)
     assert content(tmp_path / "1") == content(tmp_path / "3")
     facts = json.loads((tmp_path / "1" / "headstart.json").read_text(encoding="utf-8"))["facts"]
     for split in ("train", "validation"):
@@ -255,10 +266,10 @@ def test_shards_are_the_same_bytes_whatever_the_number_of_workers(
 
 
 def corpus_of_faults(headstart: Command, folder: Path, faults: int, longest: int) -> tuple[Path, Planted]:
-    """Build a corpus, with nothing cleaned, out of files with faults in them."""
+    """Build a corpus from files with planted faults, without cleaning."""
     inputs = folder / "inputs"
     inputs.mkdir()
-    planted = plant(inputs, faults, seed=faults, longest=longest)
+    planted = plant(inputs, faults, seed=faults, max_bytes=longest)
     recipe = {
         "output": str(folder / "corpus"),
         "sources": [{"name": "odd", "files": [str(inputs)]}],
@@ -270,7 +281,7 @@ def corpus_of_faults(headstart: Command, folder: Path, faults: int, longest: int
         "validation": 0.1,
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    headstart("corpus", str(folder / "recipe.yaml"), "--quiet")
+    headstart("corpus", "build", str(folder / "recipe.yaml"), "--quiet")
     return folder / "corpus", planted
 
 
@@ -279,31 +290,31 @@ def faulty(headstart: Command, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return corpus_of_faults(headstart, tmp_path_factory.mktemp("faulty"), faults=240, longest=1_000_000)
 
 
-def require_all_told(folder: Path, planted: Planted, faults: int) -> None:
-    found = texts(folder)
+def require_all_reported(folder: Path, planted: Planted, faults: int) -> None:
+    kept = texts(folder)
     assert len(planted.faults) == faults
-    assert len(found) == len(set(found)) and set(found) == planted.good
+    assert len(kept) == len(set(kept)) and set(kept) == planted.good
     rejects = pq.read_table(folder / "rejects.parquet").to_pylist()
-    told = {(row["file"], place) for row in rejects for place in (f"offset {row['offset']}", row["place"])}
-    assert not planted.faults - told, sorted(planted.faults - told)[:10]
+    reported = {(row["file"], position) for row in rejects for position in (f"offset {row['offset']}", row["place"])}
+    assert not planted.faults - reported, sorted(planted.faults - reported)[:10]
     assert len(rejects) == faults
     (read,) = [s for s in json.loads((folder / "receipt.json").read_text(encoding="utf-8")) if s["step"] == "read"]
     assert read["rows_out"] == len(planted.good) and read["dropped"].get("read.empty", 0) == planted.empty
 
 
-def test_among_faults_every_good_row_comes_out_and_every_bad_one_is_told(faulty: tuple[Path, Planted]) -> None:
-    require_all_told(*faulty, faults=240)
+def test_among_faults_every_good_row_is_kept_and_every_bad_one_reported(faulty: tuple[Path, Planted]) -> None:
+    require_all_reported(*faulty, faults=240)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_among_two_thousand_faults_with_lines_of_100_mb(headstart: Command, tmp_path: Path) -> None:
-    require_all_told(*corpus_of_faults(headstart, tmp_path, faults=2000, longest=100_000_000), faults=2000)
+    require_all_reported(*corpus_of_faults(headstart, tmp_path, faults=2000, longest=100_000_000), faults=2000)
 
 
-def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: Path) -> None:
+def test_too_many_rejects_fail_the_run(headstart: Command, raw: Path, tmp_path: Path) -> None:
     where = f"output={tmp_path / 'none'}"
-    command = ("corpus", str(raw / "recipe.yaml"), where, "max_reject_share=0", "--quiet")
+    command = ("corpus", "build", str(raw / "recipe.yaml"), where, "max_reject_share=0", "--quiet")
     few = headstart(*command, expect=2).stderr
     assert "1 of 207 rows cannot be read" in few and "a.jsonl, row 9: not UTF-8" in few and "max_reject_share" in few
     shown = headstart("corpus", "explain", str(tmp_path / "none"), "--rule", "rejects").stdout
@@ -314,7 +325,7 @@ def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: 
     ("override", "words"),
     [
         ("clean.qualty=1", "clean.qualty is not a known key; did you mean 'quality'?"),
-        ("sources=[{name: a, files: [x]}, {name: a, files: [y]}]", "'a' stands twice"),
+        ("sources=[{name: a, files: [x]}, {name: a, files: [y]}]", "'a' occurs twice"),
         ("sources=[{name: a, files: [x], weight: 1}, {name: b, files: [y]}]", "'b' has no weight"),
         ("sources=[{name: a, files: [nowhere/*.jsonl]}]", "no file matches nowhere"),
         ("contamination.sets=[]", "contamination.sets"),
@@ -323,9 +334,9 @@ def test_too_many_rejects_stop_the_run(headstart: Command, raw: Path, tmp_path: 
         ("clean.quality.repetition.max_top={1: 0.2}", "max_top"),
     ],
 )
-def test_wrong_recipes_say_what_to_do(
+def test_a_wrong_recipe_is_refused_with_advice(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, words: str
 ) -> None:
     with pytest.raises(SystemExit):
-        main(["corpus", str(raw / "recipe.yaml"), f"output={tmp_path / 'none'}", override])
+        main(["corpus", "build", str(raw / "recipe.yaml"), f"output={tmp_path / 'none'}", override])
     assert words in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a user sees when something is wrong: what was found, what is allowed, what to do, and no traceback."""
+"""Error messages: what was found, what is allowed, what to do, and no traceback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FINETUNE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A wrong recipe or input: how to provoke it, and the parts of the sentence that the user must see."""
+    """A wrong recipe or input: a command line, and the parts that its error message must contain."""
 
     name: str
     run: str
@@ -58,7 +58,7 @@ CASES = [Case(**entry) for entry in yaml.safe_load(Path(__file__).with_name("wro
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
-    """A folder with good recipes and data, and everything wrong that the table names."""
+    """A folder with valid recipes and data, and the invalid files that the cases use."""
     folder = tmp_path_factory.mktemp("inputs")
     with gzip.open(DATA / "kjv.txt.gz", "rt", encoding="utf-8") as file:
         text = file.read(150_000)
@@ -132,7 +132,7 @@ def _checkpoints(folder: Path, good: Path) -> None:
 
 @pytest.fixture
 def here(inputs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of inputs as working directory; what a case would make goes elsewhere."""
+    """Makes the folder of inputs the working directory; returns an output folder elsewhere."""
     monkeypatch.chdir(inputs)
     monkeypatch.setenv("HEADSTART_DEBUG", "")
     return tmp_path / "output"
@@ -157,13 +157,13 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def aside(arguments: list[str], output: Path) -> list[str]:
-    """Send the output of a recipe's verb elsewhere, unless the case is about the output."""
+    """Add an output folder to the arguments, unless the case is about the output."""
     takes_one = arguments[0] in ("pretrain", "finetune") and not any(word.startswith("output=") for word in arguments)
     return [*arguments, f"output={output}"] if takes_one else arguments
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_the_user_reads_what_was_found_what_is_allowed_and_what_to_do(case, here, call):
+def test_the_message_has_what_was_found_what_is_allowed_and_what_to_do(case, here, call):
     code, out, err = call(*aside(shlex.split(case.run), here))
     assert code == 2, err
     assert err.startswith("headstart: ") and "Traceback" not in err and not out
@@ -173,13 +173,13 @@ def test_the_user_reads_what_was_found_what_is_allowed_and_what_to_do(case, here
     assert not (here / "headstart.json").exists()
 
 
-def test_the_table_is_long_enough_and_says_three_things():
+def test_every_case_has_a_name_and_three_parts():
     assert len(CASES) >= 20
     assert len({case.name for case in CASES}) == len(CASES)
     assert all(case.found and case.allowed and case.do for case in CASES)
 
 
-def test_all_faults_of_a_recipe_are_told_at_once(here, call):
+def test_all_problems_of_a_recipe_are_reported_at_once(here, call):
     code, _, err = call(
         "pretrain", "pretrain.yaml", "sede=1", "objective.rate=2", "training.budget=soon", "backbone.size=big"
     )
@@ -194,17 +194,17 @@ def test_all_faults_of_a_recipe_are_told_at_once(here, call):
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
-def test_a_mended_recipe_may_use_the_output_of_one_that_failed_before_it_began(verb, here, call):
+def test_a_corrected_recipe_may_use_the_output_of_one_that_failed_before_any_work(verb, here, call):
     wrong = {"pretrain": "corpus.files=[body.parquet]", "finetune": "data.test=unseen.csv"}[verb]
     assert call(verb, f"{verb}.yaml", wrong, f"output={here}", "--quiet")[0] == 2
     code, out, err = call(verb, f"{verb}.yaml", f"output={here}", "--quiet")
     assert code == 0, err
     assert "cost" in out and (here / "headstart.json").is_file()
     code, _, err = call(verb, f"{verb}.yaml", f"output={here}", "seed=9", "--quiet")
-    assert code == 2 and "holds a run of another recipe" in err
+    assert code == 2 and "contains a run of another recipe" in err
 
 
-def test_too_little_space_is_said_before_anything_is_written(here, call, monkeypatch):
+def test_too_little_space_is_an_error_before_anything_is_written(here, call, monkeypatch):
     usage = shutil.disk_usage(here.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100_000))
     code, _, err = call("pretrain", "pretrain.yaml", f"output={here}", "--quiet")
@@ -215,7 +215,7 @@ def test_too_little_space_is_said_before_anything_is_written(here, call, monkeyp
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a disk of a given size; whoever may not mount cannot run these tests."""
+    """Mounts a disk of a given size; the tests are skipped without the permission to mount."""
     mounted: list[Path] = []
 
     def mount(size: str) -> Path:
@@ -233,8 +233,8 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.parametrize("size", ["4k", "12k", "64k", "140k"])
-def test_a_disk_that_fills_up_is_named_and_nothing_half_written_stays(size, here, call, small_disk):
-    """From the recipe's copy over the tokenizer to the shards: whatever library writes when the space ends."""
+def test_a_full_disk_is_reported_and_nothing_incomplete_remains(size, here, call, small_disk):
+    """The space ends at different moments: at the copy of the recipe, the tokenizer or the shards."""
     disk = small_disk(size)
     code, _, err = call("pretrain", "pretrain.yaml", f"output={disk / 'out'}", "--quiet")
     assert code == 2, err
@@ -246,12 +246,12 @@ def broken(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError("division by zero")
 
 
-def test_a_fault_of_ours_is_owned_without_a_traceback(here, call, monkeypatch):
+def test_an_internal_error_is_reported_without_a_traceback(here, call, monkeypatch):
     monkeypatch.setattr("headstart.stages.pretrain.run.run", broken)
     code, out, err = call("pretrain", "pretrain.yaml", f"output={here}")
     assert code == 1
-    assert "headstart: ZeroDivisionError: division by zero" in err and "This is a fault of ours" in err
-    assert "`headstart --debug …` shows where" in err
+    assert "headstart: ZeroDivisionError: division by zero" in err and "Internal error, please report it" in err
+    assert "`headstart --debug …` shows the traceback" in err
     assert "Traceback" not in err and not out
 
 
@@ -283,6 +283,6 @@ def test_a_process_shows_a_traceback_only_with_debug(group, code, error, debug):
         assert error in done.stderr
 
 
-def test_an_unknown_command_suggests_the_nearest(call):
+def test_an_unknown_command_suggests_a_similar_one(call):
     code, _, err = call("pretran")
     assert code == 2 and "No such command 'pretran'" in err and "Did you mean 'pretrain'?" in err

@@ -1,4 +1,4 @@
-"""ULMFiT's three stages by its own recipes, on text and labels that take seconds."""
+"""The three stages of ULMFiT with its recipes, on a small corpus."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TINY = ("training.seq_length=32", "training.batch_tokens=256", "training.eval_co
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
-    return found
+    values: dict[str, Any] = json.loads((folder / "headstart.json").read_text(encoding="utf-8"))
+    return values
 
 
-def test_general_text_then_the_targets_then_its_labels(verses, tmp_path):
+def test_general_text_then_target_text_then_labels(verses, tmp_path):
     general, target, tuned = (tmp_path / name for name in ("general", "target", "tuned"))
-    for name, some in (("general", verses[:600]), ("target", verses[600:900])):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(filter(None, some)), encoding="utf-8")
+    for name, lines in (("general", verses[:600]), ("target", verses[600:900])):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(filter(None, lines)), encoding="utf-8")
     headstart.pretrain(
         RECIPES / "1-general.yaml", f"output={general}", f"corpus.files=[{tmp_path / 'general.txt'}]",
         f"corpus.prepared={tmp_path / 'prepared'}", "corpus.validation=0.1", "tokenizer.vocab_size=600",

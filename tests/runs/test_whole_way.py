@@ -1,4 +1,4 @@
-"""From raw text to an evaluated model by the real command line: finished, refused, killed, gone on, described."""
+"""From raw text to an evaluated model by the real command line: finished, refused, killed, resumed, described."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ UNTIMED = ("loss", "gradient_norm", "learning_rate", "tokens", "share", "validat
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file of a folder with its size and the time of its last change."""
+    """Every file of a folder with its size and its modification time."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """What a run measured, step by step, without what depends on the clock."""
+    """The metrics of a run by step, without those that depend on the clock."""
     lines = (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{key: value for key, value in json.loads(line).items() if key in ("step", *UNTIMED)} for line in lines]
 
@@ -39,42 +39,42 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def wait_for_a_step_after(step: int, folder: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until a checkpoint later than `step` lies on disk, while the process still runs."""
+    """Wait until there is a checkpoint later than `step`, while the process runs."""
     deadline = time.monotonic() + 200
-    while not any(found > step for found in saved_steps(folder)):
-        assert process.poll() is None, f"it ended before it was stopped: {process.communicate()}"
+    while not any(saved > step for saved in saved_steps(folder)):
+        assert process.poll() is None, f"it ended before it was interrupted: {process.communicate()}"
         assert time.monotonic() < deadline, "no checkpoint appeared"
         time.sleep(0.01)
 
 
-def test_pretraining_says_what_it_gave_and_cost(pretrained):
-    assert re.search(r"pretrained: [\d,]+ parameters, 30,720 tokens, 60 updates", pretrained.said.stdout)
-    assert re.search(r"held-out loss \d\.\d+, accuracy 0\.\d+ \(a unigram model's loss: \d", pretrained.said.stdout)
-    assert re.search(r"cost: 30\.7 k tokens, .* FLOPs, .* s, .* kWh", pretrained.said.stdout)
+def test_pretraining_prints_its_scores_and_cost(pretrained):
+    assert re.search(r"pretrained: [\d,]+ parameters, 30,720 tokens, 60 updates", pretrained.process.stdout)
+    assert re.search(r"held-out loss \d\.\d+, accuracy 0\.\d+ \(a unigram model's loss: \d", pretrained.process.stdout)
+    assert re.search(r"cost: 30\.7 k tokens, .* FLOPs, .* s, .* kWh", pretrained.process.stdout)
     losses = [line["loss"] for line in curve(pretrained.folder) if "loss" in line]
-    assert len(losses) == 60 and losses[-1] < losses[0] - 0.5, "it learnt nothing"
+    assert len(losses) == 60 and losses[-1] < losses[0] - 0.5, "it learned nothing"
 
 
-def test_a_finished_run_is_left_alone(pretrained, headstart):
+def test_a_finished_run_is_not_changed(pretrained, headstart):
     before = snapshot(pretrained.folder)
     again = headstart(*pretrained.command)
-    assert "is finished already, by this very recipe; nothing was done" in again.stderr
-    assert again.stdout == pretrained.said.stdout, "the summary is shown again"
+    assert "is already finished with this recipe; nothing to do" in again.stderr
+    assert again.stdout == pretrained.process.stdout, "the summary is shown again"
     assert snapshot(pretrained.folder) == before
 
 
 def test_another_recipe_is_refused(pretrained, headstart):
     before = snapshot(pretrained.folder)
     refused = headstart(*pretrained.command, "seed=1", "training.learning_rate=2e-3", expect=2)
-    assert "holds a run of another recipe" in refused.stderr
+    assert "contains a run of another recipe" in refused.stderr
     assert "seed" in refused.stderr and "training.learning_rate" in refused.stderr
     assert "Choose another output" in refused.stderr
     assert snapshot(pretrained.folder) == before
 
 
-def test_a_run_killed_and_interrupted_ends_as_an_undisturbed_one(pretrained, headstart, start, tmp_path):
-    """By the filled recipe beside the first output, so that this one is shown to repeat the run as well."""
-    folder = tmp_path / "disturbed"
+def test_a_run_that_was_killed_and_interrupted_ends_like_an_uninterrupted_one(pretrained, headstart, start, tmp_path):
+    """It uses the filled recipe in the first output, so this also shows that the filled recipe repeats the run."""
+    folder = tmp_path / "interrupted"
     command = ("pretrain", str(pretrained.folder / "recipe.yaml"), f"output={folder}", "--quiet")
 
     process = start(*command)
@@ -89,17 +89,17 @@ def test_a_run_killed_and_interrupted_ends_as_an_undisturbed_one(pretrained, hea
     process = start(*command)
     wait_for_a_step_after(killed_at, folder, process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 75, said
-    assert "headstart: stopped; the same command goes on from here." in said and "Traceback" not in said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert "headstart: interrupted; run the same command again to resume." in stderr and "Traceback" not in stderr
     assert not artifact.is_complete(folder)
     interrupted_at = saved_steps(folder)[-1]
-    assert killed_at < interrupted_at < 60, "it was not stopped in the middle"
+    assert killed_at < interrupted_at < 60, "it was not interrupted in the middle"
 
     headstart(*command)
     kept = [line for line in logged if line.endswith("}") and json.loads(line)["step"] <= killed_at]
     now = (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(kept) >= killed_at and now[: len(kept)] == kept, "it began anew: earlier lines carry other timings"
+    assert len(kept) >= killed_at and now[: len(kept)] == kept, "it started over: earlier lines have other timings"
     assert curve(folder) == curve(pretrained.folder)
     weights = "model.safetensors"
     assert (folder / weights).read_bytes() == (pretrained.folder / weights).read_bytes()
@@ -110,11 +110,11 @@ def test_a_run_killed_and_interrupted_ends_as_an_undisturbed_one(pretrained, hea
 
 
 def runs_of(folder: Path) -> set[str]:
-    """The fingerprints of the recipe that a run's checkpoints carry."""
+    """The fingerprints of the recipe in a run's checkpoints."""
     return {artifact.read_manifest(path)["run"] for path in (folder / "checkpoints").glob("step-*")}
 
 
-def test_the_filled_recipe_holds_every_setting_and_repeats_itself(pretrained, finetuned):
+def test_the_filled_recipe_has_every_setting_and_repeats_itself(pretrained, finetuned):
     for run, model in ((pretrained, PretrainRecipe), (finetuned, FinetuneRecipe)):
         text = (run.folder / "recipe.yaml").read_text(encoding="utf-8")
         filled = config.load(run.folder / "recipe.yaml", model)
@@ -123,13 +123,14 @@ def test_the_filled_recipe_holds_every_setting_and_repeats_itself(pretrained, fi
         assert set(yaml.safe_load(text)) == set(model.model_fields)
 
 
-def test_finetuning_shows_the_score_in_company(finetuned):
-    said = finetuned.said.stdout
-    rows = {line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| ")} - {"method"}
+def test_finetuning_prints_the_scores_of_all_methods(finetuned):
+    output = finetuned.process.stdout
+    rows = {line.split("|")[1].strip() for line in output.splitlines() if line.startswith("| ")} - {"method"}
     assert rows == METHODS
     for other in METHODS - {"full"}:
-        assert re.search(rf"full (beats|loses to) {other} by \d+\.\d points of accuracy \(.* to .*, p ", said)
-    assert "cost of all trained rows:" in said
+        lead = rf"full is (ahead of|behind) {other} by \d+\.\d points of accuracy \(.* to .*\), undecided \(p "
+        assert re.search(lead, output)
+    assert "cost of all trained rows:" in output
     facts = finetuned.manifest
     assert set(facts["metrics"]) == METHODS
     assert all(len(scores) == 2 for scores in facts["metrics"].values()), "one score for each seed"
@@ -139,16 +140,16 @@ def test_finetuning_shows_the_score_in_company(finetuned):
     assert facts["parents"]["model"]
 
 
-def test_a_finished_comparison_is_left_alone(finetuned, headstart):
-    """Started by its filled recipe: the same fingerprint, so nothing to do."""
+def test_a_finished_comparison_is_not_changed(finetuned, headstart):
+    """Started with its filled recipe, it has the same fingerprint, so there is nothing to do."""
     before = snapshot(finetuned.folder)
     again = headstart("finetune", str(finetuned.folder / "recipe.yaml"))
-    assert "is finished already, by this very recipe; nothing was done" in again.stderr
-    assert again.stdout == finetuned.said.stdout
+    assert "is already finished with this recipe; nothing to do" in again.stderr
+    assert again.stdout == finetuned.process.stdout
     assert snapshot(finetuned.folder) == before
 
 
-def test_manifests_verify_and_name_every_file_of_the_model(pretrained, finetuned):
+def test_manifests_verify_and_list_every_file_of_the_model(pretrained, finetuned):
     for run, kind in ((pretrained, "checkpoint of pretrain"), (finetuned, "model of finetune")):
         manifest = artifact.verify(run.folder, kind)
         expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
@@ -160,7 +161,7 @@ def test_manifests_verify_and_name_every_file_of_the_model(pretrained, finetuned
 
 
 @pytest.mark.parametrize("name", ["pretrained", "finetuned"])
-def test_the_model_card_tells_all(name, request):
+def test_the_model_card_is_complete(name, request):
     run = request.getfixturevalue(name)
     card = (run.folder / "README.md").read_text(encoding="utf-8")
     front, body = card.split("---\n")[1:3]
@@ -169,7 +170,7 @@ def test_the_model_card_tells_all(name, request):
     assert recipe and yaml.safe_load(recipe[1]) == run.manifest["recipe"]
     for heading in ("## Data", "## Cost", "## Recipe"):
         assert heading in body
-    assert " kWh" in body or "energy not known" in body
+    assert " kWh" in body or "energy unknown" in body
     facts = run.manifest
     if name == "pretrained":
         assert "`kjv.txt.gz`" in body
@@ -197,37 +198,37 @@ def test_tensorboard_has_the_curve(pretrained, finetuned):
 
 
 def test_evaluating_on_the_test_rows_gives_the_stored_scores(finetuned, headstart):
-    found = json.loads(headstart("evaluate", str(finetuned.folder), str(DATA / "order-test.csv")).stdout)
-    assert found["rows"] == 1000
+    scores = json.loads(headstart("evaluate", str(finetuned.folder), str(DATA / "order-test.csv")).stdout)
+    assert scores["rows"] == 1000
     facts = finetuned.manifest
     stored = facts["metrics"]["full"][facts["seed"]]
-    assert {name: found[name] for name in stored} == stored
+    assert {name: scores[name] for name in stored} == stored
     assert artifact.verify(finetuned.folder)
 
 
-def test_evaluating_a_checkpoint_measures_its_objective(pretrained, headstart, tmp_path):
+def test_evaluating_a_checkpoint_scores_its_objective(pretrained, headstart, tmp_path):
     import gzip
 
     with gzip.open(DATA / "kjv.txt.gz", "rt", encoding="utf-8") as file:
         (tmp_path / "other.txt").write_text(file.read(60_000), encoding="utf-8")
-    found = json.loads(headstart("evaluate", str(pretrained.folder), str(tmp_path / "other.txt")).stdout)
-    assert found["rows"] > 300
-    assert found["loss"] == pytest.approx(pretrained.manifest["metrics"]["validation"]["loss"], abs=0.5)
-    assert 0 < found["accuracy"] < 1
+    scores = json.loads(headstart("evaluate", str(pretrained.folder), str(tmp_path / "other.txt")).stdout)
+    assert scores["rows"] > 300
+    assert scores["loss"] == pytest.approx(pretrained.manifest["metrics"]["validation"]["loss"], abs=0.5)
+    assert 0 < scores["accuracy"] < 1
     assert artifact.verify(pretrained.folder)
 
 
 @pytest.mark.parametrize("name", ["pretrained", "finetuned"])
-def test_plan_forecasts_and_leaves_nothing_behind(name, request, headstart, tmp_path):
+def test_plan_forecasts_and_writes_nothing(name, request, headstart, tmp_path):
     run = request.getfixturevalue(name)
     output = tmp_path / "planned"
-    said = headstart("plan", str(run.folder / "recipe.yaml"), f"output={output}").stdout
-    assert re.search(r"speed here +[\d,]+ tokens a second", said)
-    assert re.search(r"forecast +.* tokens, .* FLOPs, .* kWh", said)
+    printed = headstart("plan", str(run.folder / "recipe.yaml"), f"output={output}").stdout
+    assert re.search(r"speed here +[\d,]+ tokens a second", printed)
+    assert re.search(r"forecast +.* tokens, .* FLOPs, .* kWh", printed)
     assert not output.exists()
     if name == "pretrained":
-        assert re.search(r"parameters +" + f"{run.manifest['parameters']:,}", said)
-        assert re.search(r"updates +60\b", said)
+        assert re.search(r"parameters +" + f"{run.manifest['parameters']:,}", printed)
+        assert re.search(r"updates +60\b", printed)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +242,10 @@ def test_plan_forecasts_and_leaves_nothing_behind(name, request, headstart, tmp_
         ("baselines", ["majority", "svm"]),
     ],
 )
-def test_list_names_what_a_recipe_may_name(group, names, headstart):
+def test_list_names_the_entries_of_a_group(group, names, headstart):
     lines = headstart("list", group).stdout.splitlines()
     assert set(names) <= {line.split()[0] for line in lines}
-    assert all(len(line.split()) > 3 for line in lines), "an entry has no line of help"
+    assert all(len(line.split()) > 3 for line in lines), "an entry has no help"
 
 
 def test_list_without_a_group_names_the_groups(headstart):
@@ -265,7 +266,7 @@ def test_schema_describes_the_filled_recipe(verb, name, request, headstart):
         assert any(set(recipe[section]) <= set(keys) for keys in forms)
 
 
-def test_doctor_says_what_the_machine_can_do(headstart):
-    said = headstart("doctor").stdout
+def test_doctor_describes_the_machine(headstart):
+    printed = headstart("doctor").stdout
     for topic in ("versions", "device", "memory", "precision", "compiler"):
-        assert re.search(rf"^{topic} ", said, re.MULTILINE)
+        assert re.search(rf"^{topic} ", printed, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Bottleneck adapters: small networks between the frozen parts of each layer."""
+"""Bottleneck adapters: small trainable networks inside the frozen layers."""
 
 from __future__ import annotations
 
@@ -12,41 +12,45 @@ from headstart.adaptation.bottleneck import BottleneckConfig
 from headstart.adaptation.peft_base import PeftAdaptation
 from headstart.adaptation.targets import find
 
-_PLACES = {"houlsby": ["attention_out", "ffn_out"], "pfeiffer": ["ffn_out"]}
+_TARGETS = {"houlsby": ["attention_out", "ffn_out"], "pfeiffer": ["ffn_out"]}
 
 
 class Adapters(PeftAdaptation):
-    """Freeze the network and learn narrow networks behind the parts of each layer."""
+    """Bottleneck adapters: freeze the model and train small bottleneck networks in each layer."""
 
     paper: ClassVar[str] = "Houlsby et al. 2019, adapters; Pfeiffer et al. 2021, AdapterFusion"
 
     class Config(AdaptationSettings):
-        """Where the adapters stand and how narrow they are."""
+        """The placement and the width of the adapters."""
 
         name: Literal["adapters"] = "adapters"
         learning_rate: float | None = Field(
-            3e-3, gt=0, le=1, description="in place of training.learning_rate; Houlsby et al. tried 3e-5 to 3e-3"
+            3e-3, gt=0, le=1, description="replaces training.learning_rate; Houlsby et al. tried 3e-5 to 3e-3"
         )
         placement: Literal["houlsby", "pfeiffer"] = Field(
-            "pfeiffer", description="houlsby: after attention and feed-forward part; pfeiffer: after the latter alone"
+            "pfeiffer",
+            description="houlsby: after the attention and after the feed-forward block; pfeiffer: after the "
+            "feed-forward block only",
         )
-        reduction: int = Field(16, ge=1, description="how many times narrower the middle is; Pfeiffer et al. used 16")
+        reduction: int = Field(
+            16, ge=1, description="hidden size divided by the bottleneck width; Pfeiffer et al. used 16"
+        )
         activation: Literal["relu", "gelu", "silu", "tanh"] = "relu"
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or Adapters.Config()
 
     def supports_kind(self, kind: str) -> str | None:
-        """Refuse what has no matrix behind its attention."""
+        """Reject XLNet for houlsby: its attention has no output matrix to add an adapter after."""
         if kind == "xlnet" and self.config.placement == "houlsby":
-            return "xlnet's attention ends in no module that an adapter could stand behind; pfeiffer's placement fits"
+            return "xlnet's attention has no output module for an adapter; use the pfeiffer placement"
         return super().supports_kind(kind)
 
-    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> BottleneckConfig:
-        """Return our own method, which peft was told of when it was imported."""
+    def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> BottleneckConfig:
+        """Return the config of Headstart's bottleneck method, which is registered with peft."""
         return BottleneckConfig(
-            target_modules=find(model, _PLACES[self.config.placement]),
+            target_modules=find(model, _TARGETS[self.config.placement]),
             reduction=self.config.reduction,
             activation=self.config.activation,
             **shared,

@@ -1,4 +1,4 @@
-"""What most adaptations share: one model whose trainable parameters move under the task's own loss."""
+"""Shared parts of the adaptations: one model, trained with the task's loss."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from headstart.core.data import Batch, ParameterGroup, Sample
 
 
 class AdaptationSettings(Section):
-    """Settings that stand in for those of `training` when this adaptation runs: methods want different rates.
+    """Settings that replace those of `training` for this adaptation: methods need different learning rates.
 
-    A method may declare more of them here by their name in `training` (lr_scheduler_type, warmup_ratio, …), None being
-    the recipe's own.
+    A method may declare further settings of `training` by their names (lr_scheduler_type, warmup_ratio, …); None keeps
+    the value of `training`.
     """
 
-    learning_rate: float | None = Field(None, gt=0, le=1, description="in place of training.learning_rate")
-    budget: str | None = Field(None, description="in place of training.budget")
+    learning_rate: float | None = Field(None, gt=0, le=1, description="replaces training.learning_rate")
+    budget: str | None = Field(None, description="replaces training.budget")
 
 
 class BaseAdaptation:
-    """The answers of an adaptation that trains what requires a gradient, by the task's loss; each may be given anew."""
+    """Defaults for an adaptation that trains a model with the task's loss; subclasses override them."""
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Refuse a task that has nothing to learn by."""
-        return None if task.learns else "the task asks the model as it is, and has no loss to train by"
+        """Reject tasks without a training loss."""
+        return None if task.learns else "the task has no training loss"
 
     def supports_kind(self, kind: str) -> str | None:
-        """Take every kind of network."""
+        """Accept every model type."""
         return None
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return all that is trainable as one group."""
+        """Return all trainable parameters as one group."""
         return [ParameterGroup(tuple(name for name, p in model.named_parameters() if p.requires_grad))]
 
     def extend(self, batch: Batch, samples: Sequence[Sample]) -> Batch:
-        """Return the batch as it is."""
+        """Return the batch unchanged."""
         return batch
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the task's loss, summed over the batch's examples."""
+        """Return the task's loss, summed over the batch's predictions."""
         return task.loss(model, batch)
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return model
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
-        """Load the checkpoint and put peft's adapter, which lies in `folder`, on it."""
+        """Load the checkpoint, with the peft adapter in `folder`."""
         from peft import PeftModel
 
         return PeftModel.from_pretrained(source.pretrained(), str(folder))  # type: ignore[return-value]

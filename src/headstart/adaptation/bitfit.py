@@ -1,7 +1,7 @@
-"""BitFit: the biases move, and nothing else.
+"""BitFit: train only the biases.
 
-Plain, not through peft, which has no such method: a bias is changed in place, so there is nothing to wrap or to switch,
-and the result is an ordinary model that loads anywhere.
+This does not go through peft, which has no such method: biases are changed in place, nothing is wrapped, and the
+result is a plain model that loads anywhere.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from headstart.core.contracts import ModelSource
 from headstart.core.errors import RecipeError
 
 _SWITCHES = ("attention_bias", "mlp_bias", "norm_bias")
-"""Settings by which ModernBERT, LLaMA and others, pre-trained without biases, can be given some."""
+"""Config settings that add biases to ModernBERT, LLaMA and others, which are pre-trained without."""
 
 _BIAS = re.compile(r"(?:^|_)bias(?:$|_)")
-"""How the last part of a bias's name looks, an LSTM's (bias_ih_l0) and XLNet's (r_w_bias) included."""
+"""Matches the last part of a bias's name, including those of LSTMs (bias_ih_l0) and XLNet (r_w_bias)."""
 
 
 class BitFit(BaseAdaptation):
-    """Fine-tune the biases alone; a network that can have some but has none is given them, at zero."""
+    """BitFit: fine-tune only the biases; models that were pre-trained without biases get new ones, at zero."""
 
     paper: ClassVar[str] = "Ben Zaken et al. 2022, BitFit"
 
     class Config(AdaptationSettings):
-        """Nothing of its own to set but the rate."""
+        """Only the learning rate."""
 
         name: Literal["bitfit"] = "bitfit"
         learning_rate: float | None = Field(
-            3e-3, gt=0, le=1, description="in place of training.learning_rate; Ben Zaken et al. tried 1e-4 to 1e-3"
+            3e-3, gt=0, le=1, description="replaces training.learning_rate; Ben Zaken et al. tried 1e-4 to 1e-3"
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or BitFit.Config()
 
     def supports_kind(self, kind: str) -> str | None:
-        """Refuse T5, which has no biases and no setting for them."""
-        return "it has no biases, and cannot be given any" if kind in ("t5", "mt5", "umt5") else None
+        """Reject T5, which has no biases and no setting to add them."""
+        return "it has no biases and no setting to add them" if kind in ("t5", "mt5", "umt5") else None
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint and freeze all but its biases and what it lacked."""
+        """Load the checkpoint and freeze all parameters but the biases and the new ones."""
         model = source.pretrained()
         missing = [name for name in _SWITCHES if getattr(model.config, name, None) is False]
         if missing:
@@ -58,7 +58,7 @@ class BitFit(BaseAdaptation):
         if not biases:
             raise RecipeError(
                 f"{type(model).__name__} has no biases",
-                allowed="bitfit trains the biases of a network",
+                allowed="bitfit trains only biases",
                 do="Choose another adaptation, such as ia3, or another checkpoint",
             )
         for name, parameter in model.named_parameters():

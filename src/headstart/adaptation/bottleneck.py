@@ -1,8 +1,8 @@
-"""Bottleneck adapters as a method of peft's, which has none: saving, loading, switching and stacking are peft's.
+"""Bottleneck adapters as a peft method, which peft lacks; saving, loading, switching and stacking are peft's.
 
-A small network, narrow in its middle, stands behind a matrix and adds to what it gives. Importing this module makes
-the method known to peft, so that `PeftModel.from_pretrained` loads what was saved. Several active adapters run one
-after the other, in the order in which they were made active.
+An adapter is a small network with a narrow middle; its output is added to the output of a matrix. Importing this module
+registers the method with peft, so that `PeftModel.from_pretrained` loads saved adapters. Several active adapters run
+one after the other, in the order of their activation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from transformers.pytorch_utils import Conv1D
 _NAME = "headstart_bottleneck"
 
 
-def _announce() -> PeftType:
-    """Add a member to peft's list of methods, which `register_peft_method` looks a name up in."""
+def _add_peft_type() -> PeftType:
+    """Add a member to peft's enum of methods, in which `register_peft_method` looks up the name."""
     key = _NAME.upper()
     member = str.__new__(PeftType, key)
     member._name_ = member._value_ = key
@@ -31,22 +31,22 @@ def _announce() -> PeftType:
     return member
 
 
-_TYPE = _announce()
+_TYPE = _add_peft_type()
 
 
 @dataclass
 class BottleneckConfig(PeftConfig):
-    """What peft writes into adapter_config.json."""
+    """The settings that peft writes to adapter_config.json."""
 
     target_modules: list[str] | set[str] | str | None = field(
-        default=None, metadata={"help": "matrices behind which an adapter stands, by the ends of their names"}
+        default=None, metadata={"help": "names, or ends of names, of the matrices that get an adapter"}
     )
-    modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules that are trained whole"})
-    reduction: int = field(default=16, metadata={"help": "how many times narrower the middle is"})
-    activation: str = field(default="relu", metadata={"help": "the function in the middle, by transformers' name"})
+    modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules that are trained and saved"})
+    reduction: int = field(default=16, metadata={"help": "hidden size divided by the bottleneck width"})
+    activation: str = field(default="relu", metadata={"help": "the activation function, by transformers' name"})
 
     def __post_init__(self) -> None:
-        """Name the method."""
+        """Set the peft type."""
         super().__post_init__()
         self.peft_type = _TYPE
         if isinstance(self.target_modules, list):
@@ -54,12 +54,12 @@ class BottleneckConfig(PeftConfig):
 
 
 class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
-    """A matrix with adapters behind it."""
+    """A matrix with one or more adapters after it."""
 
     adapter_layer_names = ("bottleneck_down", "bottleneck_up")
 
     def __init__(self, base_layer: torch.nn.Module, adapter_name: str, config: BottleneckConfig) -> None:
-        """Wrap a matrix and put a first adapter behind it."""
+        """Wrap a matrix and add the first adapter."""
         super().__init__()
         self.base_layer = base_layer
         self.bottleneck_down, self.bottleneck_up = torch.nn.ModuleDict(), torch.nn.ModuleDict()
@@ -69,7 +69,7 @@ class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
         self.update_layer(adapter_name, config)
 
     def update_layer(self, adapter_name: str, config: BottleneckConfig) -> None:
-        """Add an adapter that changes nothing yet (Houlsby et al. start near there, with weights of size 0.01)."""
+        """Add an adapter that starts as the identity (Houlsby et al. start near it, with weights of size 0.01)."""
         base: Any = self.get_base_layer()
         width: int = base.nf if isinstance(base, Conv1D) else base.out_features
         middle = max(1, width // config.reduction)
@@ -82,7 +82,7 @@ class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
         self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
 
     def forward(self, x: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
-        """Run the matrix, then every active adapter on what came before it."""
+        """Run the matrix, then the active adapters in order."""
         states: torch.Tensor = self.base_layer(x, *args, **keywords)
         for name in () if self.disable_adapters else self.active_adapters:
             if name in self.bottleneck_down:
@@ -92,11 +92,11 @@ class BottleneckLayer(torch.nn.Module, BaseTunerLayer):
 
 
 class BottleneckModel(BaseTuner):
-    """A network with adapters behind some of its matrices."""
+    """A network with adapters after some of its matrices."""
 
     prefix = "bottleneck_"
     tuner_layer_cls = BottleneckLayer
-    target_module_mapping = {}  # noqa: RUF012 - peft declares it as an instance's
+    target_module_mapping = {}  # noqa: RUF012 - peft declares it as an instance attribute
 
     def _create_and_replace(
         self, peft_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, current_key: str,

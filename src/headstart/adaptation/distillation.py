@@ -1,4 +1,4 @@
-"""Distillation into a task: the model learns from labels and from a larger model that was fine-tuned before."""
+"""Task-specific distillation: train on the labels and on the predictions of a larger fine-tuned model."""
 
 from __future__ import annotations
 
@@ -16,111 +16,119 @@ from headstart.core.distillation_losses import layer_map, soft_target_loss, squa
 from headstart.core.errors import ArtifactError, RecipeError
 
 
-class Distillation(BaseAdaptation):
-    """Fine-tune every parameter on the labels and on the predictions of a fine-tuned teacher."""
+class TeacherDistillation(BaseAdaptation):
+    """Task-specific distillation: fine-tune all parameters on the labels and a fine-tuned teacher's predictions."""
 
     paper: ClassVar[str] = "Sanh et al. 2019, DistilBERT; Jiao et al. 2020, TinyBERT; Hinton et al. 2015"
 
     class Config(AdaptationSettings):
-        """Who teaches, and what each part of the loss weighs."""
+        """The teacher, and the weights of the loss terms."""
 
         name: Literal["distillation"] = "distillation"
-        teacher: Path | None = Field(None, description="folder of a model that was fine-tuned on the same labels")
-        temperature: float = Field(2.0, gt=0, description="softens both predictions; DistilBERT used 2")
-        soft: float = Field(0.5, ge=0, le=1, description="share of the teacher's predictions in the loss; labels: rest")
-        hidden: float = Field(0.0, ge=0, description="weight of TinyBERT's distance between layers of equal width")
-        layers: list[int] | None = Field(None, description="the teacher's layer for each of ours; unless set, evenly")
+        teacher: Path | None = Field(None, description="the folder of a model that was fine-tuned on the same labels")
+        temperature: float = Field(
+            2.0, gt=0, description="the temperature of both softmax distributions; DistilBERT used 2"
+        )
+        soft: float = Field(
+            0.5, ge=0, le=1, description="weight of the teacher's predictions in the loss; the labels weigh 1 - soft"
+        )
+        hidden: float = Field(
+            0.0, ge=0, description="weight of TinyBERT's hidden-state loss, for a teacher of the same hidden size"
+        )
+        layers: list[int] | None = Field(
+            None, description="for each layer of the student, the teacher's layer to imitate; default: evenly spaced"
+        )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe; the teacher is loaded when training begins."""
-        self.config = config or Distillation.Config()
+        """Store the config; `adapt` loads the teacher."""
+        self.config = config or TeacherDistillation.Config()
         self._teacher: PreTrainedModel | None = None
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Take tasks with one prediction per text, which is what the teacher's is compared with."""
+        """Accept only tasks with one prediction per text, which is compared with the teacher's."""
         one_each = task.auto_class(family) == "AutoModelForSequenceClassification"
-        return super().supports(task, family) if one_each else "it imitates one prediction for each text"
+        return super().supports(task, family) if one_each else "it needs one prediction per text"
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint with a new head, all of it trainable, and the teacher beside it."""
+        """Load the checkpoint with a new head, all parameters trainable, and the frozen teacher."""
         model = source.pretrained()
         self._teacher = self._load(model)
         return model
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the labels' loss and the distance to the teacher, weighed, summed over the batch's examples."""
+        """Return the weighted sum of the label loss and the distance to the teacher, summed over the examples."""
         teacher = self._teacher
-        assert teacher is not None, "adapt comes first"
+        assert teacher is not None, "call `adapt` first"
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         deep = self.config.hidden > 0
         torch.nn.Module.to(teacher, batch["input_ids"].device)
         with torch.no_grad():
-            goal = teacher(**inputs, output_hidden_states=deep)
-        with _Recorded(model, deep) as seen:
-            labels_loss = task.loss(model, batch)
-        if goal.logits.shape[-1] > 1:
-            soft = soft_target_loss(seen.output.logits, goal.logits, self.config.temperature).sum()
+            target = teacher(**inputs, output_hidden_states=deep)
+        with _OutputRecorder(model, deep) as recorder:
+            label_loss = task.loss(model, batch)
+        if target.logits.shape[-1] > 1:
+            soft = soft_target_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
         else:
-            soft = squared_distance(seen.output.logits, goal.logits).sum()
-        total = (1 - self.config.soft) * labels_loss + self.config.soft * soft
+            soft = squared_distance(recorder.output.logits, target.logits).sum()
+        total = (1 - self.config.soft) * label_loss + self.config.soft * soft
         if deep:
-            total = total + self.config.hidden * self._layers_loss(seen.output, goal, batch)
+            total = total + self.config.hidden * self._hidden_loss(recorder.output, target, batch)
         return total
 
-    def _layers_loss(self, found: Any, goal: Any, batch: Batch) -> torch.Tensor:
-        """Return the mean over layers and a text's tokens of the distance between states, summed over texts."""
-        pairs = layer_map(len(found.hidden_states) - 1, len(goal.hidden_states) - 1, self.config.layers)
-        if found.hidden_states[0].shape[-1] != goal.hidden_states[0].shape[-1]:
+    def _hidden_loss(self, output: Any, target: Any, batch: Batch) -> torch.Tensor:
+        """Return the distance between hidden states, averaged over layers and tokens, summed over texts."""
+        student, teacher = output.hidden_states, target.hidden_states
+        pairs = layer_map(len(student) - 1, len(teacher) - 1, self.config.layers)
+        if student[0].shape[-1] != teacher[0].shape[-1]:
             raise RecipeError(
-                f"the teacher is {goal.hidden_states[0].shape[-1]} wide, the model {found.hidden_states[0].shape[-1]}",
-                allowed="hidden compares layers of equal width",
-                do="Set adaptation.hidden to 0, or pre-train by `distillation`, which learns a projection",
+                f"the teacher's hidden size is {teacher[0].shape[-1]}, but the student's is {student[0].shape[-1]}",
+                allowed="adaptation.hidden needs equal hidden sizes",
+                do="Set adaptation.hidden to 0, or pre-train with the objective `distillation`, which learns a "
+                "projection",
             )
         mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).float()
-        apart = [
-            squared_distance(found.hidden_states[ours], goal.hidden_states[theirs])
-            for ours, theirs in [(0, 0), *enumerate(pairs, start=1)]
-        ]
-        per_text = (torch.stack(apart).mean(0) * mask).sum(1) / mask.sum(1)
+        distances = [squared_distance(student[i], teacher[j]) for i, j in [(0, 0), *enumerate(pairs, start=1)]]
+        per_text = (torch.stack(distances).mean(0) * mask).sum(1) / mask.sum(1)
         return per_text.sum()
 
     def _load(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Load the teacher; raises if its vocabulary or its labels differ from the student's."""
         path = self.config.teacher
         if path is None or not (path / "config.json").is_file():
             raise ArtifactError(
                 f"adaptation.teacher is {path}" + ("" if path is None else ", which has no config.json"),
-                allowed="It is the folder of a model that was fine-tuned on the same labels",
+                allowed="It must be the folder of a model that was fine-tuned on the same labels",
                 do="Run `headstart finetune` with the larger model first",
             )
         teacher = AutoModelForSequenceClassification.from_pretrained(str(path), dtype=torch.float32).eval()
-        ours, theirs = model.config, teacher.config
-        labels, wanted = (list((config.id2label or {}).values()) for config in (ours, theirs))
-        if (ours.vocab_size, labels) != (theirs.vocab_size, wanted):
+        own, other = model.config, teacher.config
+        labels, teacher_labels = (list((config.id2label or {}).values()) for config in (own, other))
+        if (own.vocab_size, labels) != (other.vocab_size, teacher_labels):
             raise ArtifactError(
-                f"the teacher has {theirs.vocab_size:,} tokens and the labels {wanted}, "
-                f"the model {ours.vocab_size:,} and {labels}",
-                allowed="Both read the same tokens and name the same labels in the same order",
+                f"the teacher has {other.vocab_size:,} tokens and the labels {teacher_labels}, "
+                f"but the student has {own.vocab_size:,} tokens and the labels {labels}",
+                allowed="Both must have the same tokens, and the same labels in the same order",
                 do="Fine-tune the teacher on the same data, from a checkpoint with the same tokenizer",
             )
         return teacher.requires_grad_(False)  # type: ignore[no-any-return]
 
 
-class _Recorded:
-    """Keeps the output of a model's next call, so that the task's own loss need not be computed twice."""
+class _OutputRecorder:
+    """Context that records the output of a model's last call, so that the forward pass is not computed twice."""
 
     def __init__(self, model: PreTrainedModel, hidden_states: bool) -> None:
         self.model, self.hidden_states, self.output = model, hidden_states, None
 
     def __enter__(self) -> Any:
-        def ask(_: torch.nn.Module, args: Any, keywords: dict[str, Any]) -> Any:
+        def request(_: torch.nn.Module, args: Any, keywords: dict[str, Any]) -> Any:
             return args, {**keywords, "output_hidden_states": self.hidden_states}
 
-        def keep(_: torch.nn.Module, __: Any, output: Any) -> None:
+        def record(_: torch.nn.Module, __: Any, output: Any) -> None:
             self.output = output
 
         self._handles = [
-            self.model.register_forward_pre_hook(ask, with_kwargs=True),
-            self.model.register_forward_hook(keep),
+            self.model.register_forward_pre_hook(request, with_kwargs=True),
+            self.model.register_forward_hook(record),
         ]
         return self
 

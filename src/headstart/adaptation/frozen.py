@@ -1,4 +1,4 @@
-"""A frozen body: no dropout, no gradient, and what a head reads of a text is computed once."""
+"""A frozen body: no dropout, no gradient, and a cache of the hidden states of each text."""
 
 from __future__ import annotations
 
@@ -7,70 +7,74 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from headstart.adaptation.on_top import Reads, dressed
+from headstart.adaptation.on_top import LayerSelection, output_with_states
 
 
 class FrozenBody(torch.nn.Module):
-    """Stands in for a model's body; the states that are read are remembered, the part on top works on them anew.
+    """Replaces a model's body: caches its hidden states, and runs the trainable module on top of them every time.
 
-    States are remembered by the text's token ids, so no caller needs to pass identities through the model. A pooler
-    inside the body (BERT's) belongs to the head, and works on them anew as well.
+    The cache key is the text's token ids, so callers need not pass identities through the model. A pooler inside the
+    body (BERT's) belongs to the head, and runs every time too.
     """
 
-    def __init__(self, body: torch.nn.Module, reads: Reads, top: torch.nn.Module, cache_bytes: int) -> None:
-        """Wrap a body whose frozen parameters no longer require gradients."""
+    def __init__(
+        self, body: torch.nn.Module, selection: LayerSelection, top: torch.nn.Module, cache_bytes: int
+    ) -> None:
+        """Wrap a body whose pre-trained parameters are frozen."""
         super().__init__()
         self.body: Any = body.eval()
-        self.reads, self.top = reads, top
-        self.room = cache_bytes
-        self.known: dict[bytes, torch.Tensor] = {}
-        self.kind: type[ModelOutput] = BaseModelOutput
+        self.selection, self.top = selection, top
+        self.free_bytes = cache_bytes
+        self.cache: dict[bytes, torch.Tensor] = {}
+        self.output_class: type[ModelOutput] = BaseModelOutput
         self.flops_per_token = 0.0
-        """What reading a token for the first time costs, as counted by whoever trains."""
+        """FLOPs of the body per token, set by the stage that trains."""
         self.tokens_read = 0
-        """Tokens that went through the body in training, and not through memory."""
+        """Tokens that the body has computed in training, without those from the cache."""
 
     @property
     def flops(self) -> float:
-        """Return what the body has computed in training."""
+        """The FLOPs that the body has spent in training."""
         return self.flops_per_token * self.tokens_read
 
     def train(self, mode: bool = True) -> FrozenBody:
-        """Stay in evaluation mode whatever the loop asks for."""
+        """Stay in evaluation mode."""
         return self
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **inputs: Any) -> Any:
-        """Return the body's output, from memory where the text was seen before."""
+        """Return the body's output, from the cache for texts seen before."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        real = attention_mask.bool()
-        keys = [ids[mask].cpu().numpy().tobytes() for ids, mask in zip(input_ids, real, strict=True)]
-        missing = [row for row, key in enumerate(keys) if key not in self.known]
-        found = {key: self.known[key] for key in keys if key in self.known}
+        mask = attention_mask.bool()
+        keys = [ids[row_mask].cpu().numpy().tobytes() for ids, row_mask in zip(input_ids, mask, strict=True)]
+        missing = [row for row, key in enumerate(keys) if key not in self.cache]
+        states_of = {key: self.cache[key] for key in keys if key in self.cache}
         if missing:
-            chosen = {
+            selected = {
                 name: value[missing] if isinstance(value, torch.Tensor) else value for name, value in inputs.items()
             }
-            chosen |= {"input_ids": input_ids[missing], "attention_mask": attention_mask[missing]}
-            chosen["output_hidden_states"] = self.reads.last > 0
-            # Outside autocast: what is remembered must not depend on who asked first, training or evaluation.
+            selected |= {"input_ids": input_ids[missing], "attention_mask": attention_mask[missing]}
+            selected["output_hidden_states"] = self.selection.last > 0
+            # Outside autocast: the cache must not depend on whether training or evaluation came first.
             with torch.no_grad(), torch.autocast(input_ids.device.type, enabled=False):
-                output = self.body(**chosen)
-                states = self.reads(output)
-            self.kind = type(output)
+                output = self.body(**selected)
+                states = self.selection(output)
+            self.output_class = type(output)
             if torch.is_grad_enabled():
-                self.tokens_read += int(real[missing].sum())
-            for place, row in enumerate(missing):
-                found[keys[row]] = states[place][real[row]]
-                self._remember(keys[row], found[keys[row]])
-        width = next(iter(found.values())).shape[-1]
-        whole = torch.zeros(*input_ids.shape, width, device=input_ids.device)
+                self.tokens_read += int(mask[missing].sum())
+            for i, row in enumerate(missing):
+                states_of[keys[row]] = states[i][mask[row]]
+                self._store(keys[row], states_of[keys[row]])
+        width = next(iter(states_of.values())).shape[-1]
+        padded = torch.zeros(*input_ids.shape, width, device=input_ids.device)
         for row, key in enumerate(keys):
-            whole[row, real[row]] = found[key]
-        return dressed(self.body, self.kind, self.reads.first(self.top(whole), attention_mask))
+            padded[row, mask[row]] = states_of[key]
+        states = self.selection.pool_first(self.top(padded), attention_mask)
+        return output_with_states(self.body, self.output_class, states)
 
-    def _remember(self, key: bytes, states: torch.Tensor) -> None:
+    def _store(self, key: bytes, states: torch.Tensor) -> None:
+        """Add the states of a text to the cache, if they fit."""
         size = states.numel() * states.element_size()
-        if size <= self.room and key not in self.known:
-            self.known[key] = states
-            self.room -= size
+        if size <= self.free_bytes and key not in self.cache:
+            self.cache[key] = states
+            self.free_bytes -= size

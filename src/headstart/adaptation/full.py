@@ -1,4 +1,4 @@
-"""Full fine-tuning: every parameter moves."""
+"""Full fine-tuning: train all parameters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from headstart.core.contracts import ModelSource
 
 
 class Full(BaseAdaptation):
-    """Fine-tune every parameter from the checkpoint's weights."""
+    """Full fine-tuning: train all parameters from the checkpoint's weights."""
 
     paper: ClassVar[str] = "Howard & Ruder 2018, ULMFiT; Radford et al. 2018, GPT; Devlin et al. 2019, BERT"
 
     class Config(LayerSettings):
-        """Nothing of its own to set."""
+        """No further settings."""
 
         name: Literal["full"] = "full"
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or Full.Config()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint with a new head; everything is trainable."""
+        """Load the checkpoint with a new head, all parameters trainable."""
         return load(source, self.config.reinit_layers)

@@ -1,4 +1,4 @@
-"""Gradual unfreezing: the head first, then one layer more at a time, from the top down."""
+"""Gradual unfreezing: train the head first, then unfreeze one layer at a time from the top."""
 
 from __future__ import annotations
 
@@ -8,46 +8,45 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import BaseAdaptation
-from headstart.adaptation.layers import LayerSettings, from_the_top, load
+from headstart.adaptation.layers import LayerSettings, levels_from_top, load
 from headstart.core.contracts import ModelSource
 from headstart.core.data import ParameterGroup
 
 
 class GradualUnfreezing(BaseAdaptation):
-    """Train the head, then free one layer more at a time, lower ones at a lower rate (ULMFiT's third stage)."""
+    """Gradual unfreezing: train the head, then unfreeze layers from the top, lower ones with a lower learning rate."""
 
     paper: ClassVar[str] = "Howard & Ruder 2018, ULMFiT, section 3.3"
 
     class Config(LayerSettings):
-        """When layers are freed, how much slower lower ones move, and the shape of the rate."""
+        """The unfreezing schedule, the learning rates of the layers, and the learning rate schedule."""
 
         name: Literal["gradual_unfreezing"] = "gradual_unfreezing"
         unfrozen_by: float = Field(
-            0.5, ge=0, lt=1, description="share of the budget by which every layer moves; they are freed at equal steps"
+            0.5, ge=0, lt=1, description="fraction of the budget after which all layers train; unfrozen at equal steps"
         )
         discount: float = Field(
-            2.6, ge=1, description="a layer's rate is that of the next one above over this; ULMFiT used 2.6"
+            2.6, ge=1, description="a layer's learning rate is that of the layer above divided by this; ULMFiT used 2.6"
         )
         lr_scheduler_type: Literal["slanted_triangular", "linear", "cosine", "constant", "trapezoid"] | None = Field(
-            "slanted_triangular", description="in place of training.lr_scheduler_type; null: as it says"
+            "slanted_triangular", description="replaces training.lr_scheduler_type; null keeps it"
         )
         warmup_ratio: float | None = Field(
-            0.1, ge=0, lt=1, description="in place of training.warmup_ratio; ULMFiT's cut_frac of 0.1"
+            0.1, ge=0, lt=1, description="replaces training.warmup_ratio; ULMFiT's cut_frac is 0.1"
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or GradualUnfreezing.Config()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint with a new head; everything is trainable, in its time."""
+        """Load the checkpoint with a new head; the groups' start times freeze the layers."""
         return load(source, self.config.reinit_layers)
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return one group for each level, the head's first, each with its rate and its start."""
-        stages = from_the_top(model)
+        """Return one group per level, the head first, each with its learning rate factor and its start."""
+        stages = levels_from_top(model)
         pause = self.config.unfrozen_by / max(len(stages) - 1, 1)
         return [
-            ParameterGroup(names, lr_scale=self.config.discount**-place, starts=pause * place)
-            for place, names in enumerate(stages)
+            ParameterGroup(names, lr_scale=self.config.discount**-i, starts=pause * i) for i, names in enumerate(stages)
         ]

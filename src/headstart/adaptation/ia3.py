@@ -1,4 +1,4 @@
-"""(IA)³: keys, values and the feed-forward part's inner activations are rescaled by learnt vectors."""
+"""(IA)³: rescale keys, values and feed-forward activations with learned vectors."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 class IA3(PeftAdaptation):
-    """Freeze the network and learn to rescale its keys, values and feed-forward activations."""
+    """(IA)³: freeze the model and train vectors that rescale keys, values and feed-forward activations."""
 
     paper: ClassVar[str] = "Liu et al. 2022, T-Few"
 
     class Config(MergeSettings):
-        """Nothing of its own to set but the rate."""
+        """The learning rate, and whether to merge."""
 
         name: Literal["ia3"] = "ia3"
         learning_rate: float | None = Field(
-            1e-2, gt=0, le=1, description="in place of training.learning_rate; Liu et al. used 3e-3 for 1,000 steps"
+            1e-2, gt=0, le=1, description="replaces training.learning_rate; Liu et al. used 3e-3 for 1,000 steps"
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or IA3.Config()
 
-    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> IA3Config:
-        """Return peft's (IA)³; where queries, keys and values are one matrix, its vector rescales queries too."""
+    def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> IA3Config:
+        """Return peft's (IA)³ config; a fused query-key-value matrix is rescaled as a whole, queries included."""
         from peft import IA3Config
 
-        names, inner = find(model, ["key", "value", "ffn_out"]), find(model, ["ffn_out"])
+        names, feedforward = find(model, ["key", "value", "ffn_out"]), find(model, ["ffn_out"])
         return IA3Config(
             target_modules=names,
-            feedforward_modules=inner,
+            feedforward_modules=feedforward,
             fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in names),
             **shared,
         )

@@ -1,4 +1,4 @@
-"""A guard against forgetting: weights are pulled back to where pre-training left them."""
+"""L2-SP: regularize the weights toward the checkpoint, to reduce forgetting."""
 
 from __future__ import annotations
 
@@ -14,42 +14,40 @@ from headstart.core.data import Batch
 
 
 class L2Start(BaseAdaptation):
-    """Fine-tune every parameter under a penalty on its squared distance from the checkpoint's (L2-SP)."""
+    """L2-SP: fine-tune all parameters with an L2 penalty on their distance from the checkpoint."""
 
     paper: ClassVar[str] = "Li et al. 2018, Explicit Inductive Bias for Transfer Learning (L2-SP)"
 
     class Config(AdaptationSettings):
-        """How strong the pull is."""
+        """The weights of the penalty."""
 
         name: Literal["l2_start"] = "l2_start"
         pull: float = Field(
-            0.01, ge=0, description="α: weight of half the squared distance from the start, over the checkpoint's part"
+            0.01, ge=0, description="α: weight of half the squared distance of pre-trained parameters from their start"
         )
-        pull_new: float = Field(
-            0.01, ge=0, description="β: weight of half the squared norm of what the checkpoint did not hold"
-        )
+        pull_new: float = Field(0.01, ge=0, description="β: weight of half the squared norm of the new parameters")
         weight_decay: float | None = Field(
-            0.0, ge=0, le=1, description="in place of training.weight_decay, which would pull towards nought instead"
+            0.0, ge=0, le=1, description="replaces training.weight_decay, which would pull toward zero instead"
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe; the start is kept when training begins."""
+        """Store the config; `adapt` stores the starting weights."""
         self.config = config or L2Start.Config()
         self._start: dict[str, torch.Tensor] = {}
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint with a new head, all of it trainable, and keep a copy of what it held."""
+        """Load the checkpoint with a new head, all parameters trainable, and keep a copy of its weights."""
         model = source.pretrained()
         new = source.new_parameters()
         self._start = {name: p.detach().clone() for name, p in model.named_parameters() if name not in new}
         return model
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the task's loss and, for each prediction, the penalty."""
+        """Return the task's loss plus the penalty, once per prediction."""
         return task.loss(model, batch) + task.weight(batch) * self.penalty(model)
 
     def penalty(self, model: PreTrainedModel) -> torch.Tensor:
-        """Return half the squared distances from the start, and from nought for what is new, weighed."""
+        """Return the weighted half squared distances from the start (from zero for new parameters)."""
         terms = []
         for name, parameter in model.named_parameters():
             start = self._start.get(name)

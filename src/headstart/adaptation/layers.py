@@ -1,4 +1,4 @@
-"""Where a parameter stands in a network: in the embeddings, in one of the layers, or above them."""
+"""The level of a parameter in a network: the embeddings, one of the layers, or the head."""
 
 from __future__ import annotations
 
@@ -13,80 +13,80 @@ from headstart.core.contracts import ModelSource
 from headstart.core.errors import RecipeError
 
 _SERVE_ALL_LAYERS = {"deberta-v2": ("encoder.rel_embeddings.", "encoder.LayerNorm.", "encoder.conv.")}
-"""Parameters that a body declares after its layers and that serve them from below, by type of network."""
+"""Parameters that a body declares after its layers although all layers use them, by model type."""
 
 
 class LayerSettings(AdaptationSettings):
-    """What a method that trains a body from the checkpoint's weights may be told about its layers."""
+    """Settings of methods that train the body from the checkpoint's weights."""
 
     reinit_layers: int = Field(
         0,
         ge=0,
-        description="top layers that start from new weights, and the pooler with them: steadier on few labels "
-        "(Zhang et al. 2021, who tried 1 to 6 of 24)",
+        description="number of top layers to reinitialize, together with the pooler: more stable on few labels (Zhang "
+        "et al. 2021, who tried 1 to 6 of 24)",
     )
 
 
 def levels(model: PreTrainedModel) -> dict[str, int]:
-    """Return the level of each parameter: 0 in the embeddings, 1 and more in the layers, one above them in the head.
+    """Return the level of each parameter: 0 for embeddings, 1 and up for the layers, one more for the head.
 
-    Layers that share their weights are one level (ALBERT). An encoder-decoder's are counted through, the encoder's
-    first, since the decoder reads what they give. What a body holds above its last layer, a norm or a pooler, counts
-    as head.
+    Layers that share their weights are one level (ALBERT). The layers of an encoder-decoder are numbered through, the
+    encoder's first. Parameters of the body above its last layer (a norm, a pooler) count as head.
     """
     prefix, stacks = _prefix(model), _stacks(model)
-    starts = {name: sum(list(stacks.values())[:place]) for place, name in enumerate(stacks)}
+    starts = {name: sum(list(stacks.values())[:i]) for i, name in enumerate(stacks)}
     top, level = sum(stacks.values()) + 1, 0
     early = _SERVE_ALL_LAYERS.get(model.config.model_type, ())
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for name, _ in model.named_parameters():
         inner = name.removeprefix(prefix)
         stack = next((stack for stack in stacks if inner.startswith(f"{stack}.")), None)
         if not name.startswith(prefix):
-            found[name] = top
+            by_name[name] = top
         elif stack is not None:
-            level = found[name] = starts[stack] + 1 + int(inner.removeprefix(f"{stack}.").partition(".")[0])
+            level = by_name[name] = starts[stack] + 1 + int(inner.removeprefix(f"{stack}.").partition(".")[0])
         elif "embed" in inner or inner.startswith(early):
-            found[name] = 0
+            by_name[name] = 0
         else:
-            found[name] = top if level == top - 1 else level
-    return found
+            by_name[name] = top if level == top - 1 else level
+    return by_name
 
 
-def from_the_top(model: PreTrainedModel) -> list[tuple[str, ...]]:
-    """Return the names of the trainable parameters level by level, the head's first; empty levels are left out."""
+def levels_from_top(model: PreTrainedModel) -> list[tuple[str, ...]]:
+    """Return the names of the trainable parameters by level, the head first, without empty levels."""
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    known = {name: level for name, level in levels(model).items() if name in trained}
-    return [tuple(name for name, found in known.items() if found == level) for level in sorted({*known.values()})[::-1]]
+    level_of = {name: level for name, level in levels(model).items() if name in trained}
+    from_top = sorted({*level_of.values()}, reverse=True)
+    return [tuple(name for name, level in level_of.items() if level == current) for current in from_top]
 
 
 def depth(model: PreTrainedModel) -> int:
-    """Return the number of layers with weights of their own."""
+    """Return the number of layers with separate weights, over all stacks."""
     return sum(_stacks(model).values())
 
 
-def repetitions(model: PreTrainedModel) -> int:
-    """Return how many layers the last stack runs through, whose states a head may read: a decoder's where it is one."""
+def layers_run(model: PreTrainedModel) -> int:
+    """Return the number of layers that a forward pass runs in the last stack, shared weights counted every time."""
     last = list(_stacks(model).values())[-1]
-    shares = getattr(model.config, "num_hidden_groups", None) is not None
-    return int(model.config.num_hidden_layers) if shares else last
+    shares_weights = getattr(model.config, "num_hidden_groups", None) is not None
+    return int(model.config.num_hidden_layers) if shares_weights else last
 
 
 def require_depth(model: PreTrainedModel, layers: int, setting: str) -> None:
-    """Raise unless the network has more than so many layers with weights of their own."""
+    """Raise unless the network has more than `layers` layers with separate weights."""
     own = depth(model)
     if layers >= own:
-        shared = f", shared by {repetitions(model)}" if own < repetitions(model) else ""
+        shared = f", shared by {layers_run(model)}" if own < layers_run(model) else ""
         raise RecipeError(
-            f"{setting} is {layers}; {type(model).__name__} has {own} layer{'s' * (own != 1)} of weights{shared}",
-            allowed="One of them at least must be left",
+            f"{setting} is {layers}, but {type(model).__name__} has {own} layer{'s' * (own != 1)} of weights{shared}",
+            allowed="At least one layer must remain",
             do=f"Lower {setting}, or choose another checkpoint",
         )
 
 
 def load(source: ModelSource, reinit_layers: int) -> PreTrainedModel:
-    """Load the checkpoint with a new head, all of it trainable, and so many top layers with new weights."""
-    # The source draws new weights by the run's seed, in the manner of each network, so none is drawn here.
+    """Load the checkpoint with a new head and new weights in the top layers, all parameters trainable."""
+    # The source initializes new weights with the run's seed, as each network does it.
     fresh = source.fresh() if reinit_layers else None
     model = source.pretrained()
     if fresh is not None:
@@ -100,10 +100,10 @@ def load(source: ModelSource, reinit_layers: int) -> PreTrainedModel:
 
 
 def freeze_body(model: PreTrainedModel, new: frozenset[str]) -> None:
-    """Leave trainable what the checkpoint did not hold, and the head; whatever else came from it in the body is frozen.
+    """Freeze the pre-trained parameters of the body; new parameters and the head stay trainable.
 
-    A pooler inside the body is part of the head: what it learnt in pre-training, if anything, was to read one position
-    for another task (MiniLM's frozen one takes 13 points of accuracy on SST-2 with 512 labels, on validation rows).
+    A pooler inside the body counts as head: pre-training trained it, if at all, for another task (a frozen pooler
+    costs MiniLM 13 points of accuracy on SST-2 with 512 labels, on validation rows).
     """
     pooler = getattr(model.base_model, "pooler", None)
     head = {id(parameter) for parameter in pooler.parameters()} if isinstance(pooler, torch.nn.Module) else set()
@@ -113,22 +113,22 @@ def freeze_body(model: PreTrainedModel, new: frozenset[str]) -> None:
 
 
 def _prefix(model: PreTrainedModel) -> str:
-    """Return what the names of the body's parameters begin with; empty where the model is a body itself."""
+    """Return the prefix of the body's parameter names; empty if the model is a body itself."""
     body = model.base_model
     return next(f"{name}." if name else "" for name, module in model.named_modules() if module is body)
 
 
 def _stacks(model: PreTrainedModel) -> dict[str, int]:
-    """Return the body's stacks of layers by name, and how many each has: lists of modules inside no other list.
+    """Return the number of layers of each stack of the body, by name: its outermost module lists.
 
-    A network that reads characters has such lists in its embeddings as well; those are no layers.
+    Module lists inside the embeddings (of networks that read characters) are not layers.
     """
     body: Any = model.base_model
     inputs = body.get_input_embeddings()
-    below = {id(module) for module in inputs.modules()} if isinstance(inputs, torch.nn.Module) else set()
-    found: dict[str, int] = {}
+    embeddings = {id(module) for module in inputs.modules()} if isinstance(inputs, torch.nn.Module) else set()
+    sizes: dict[str, int] = {}
     for name, module in body.named_modules():
-        inside = id(module) in below or name.startswith(tuple(f"{outer}." for outer in found))
+        inside = id(module) in embeddings or name.startswith(tuple(f"{outer}." for outer in sizes))
         if isinstance(module, torch.nn.ModuleList) and not inside:
-            found[name] = len(module)
-    return found
+            sizes[name] = len(module)
+    return sizes

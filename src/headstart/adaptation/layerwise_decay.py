@@ -1,4 +1,4 @@
-"""Smaller steps for lower layers: what is more general changes less."""
+"""Layer-wise learning rate decay: lower layers, which are more general, change less."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import BaseAdaptation
-from headstart.adaptation.layers import LayerSettings, from_the_top, load
+from headstart.adaptation.layers import LayerSettings, levels_from_top, load
 from headstart.core.contracts import ModelSource
 from headstart.core.data import ParameterGroup
 
 
 class LayerwiseDecay(BaseAdaptation):
-    """Fine-tune every parameter, each layer by a share of the rate of the one above it."""
+    """Layer-wise learning rate decay: fine-tune all parameters, lower layers with lower learning rates."""
 
     paper: ClassVar[str] = "Clark et al. 2020, ELECTRA, appendix A.2; Howard & Ruder 2018, ULMFiT; Zhang et al. 2021"
 
     class Config(LayerSettings):
-        """How much less each layer moves."""
+        """The decay of the learning rate."""
 
         name: Literal["layerwise_decay"] = "layerwise_decay"
         decay: float = Field(
-            0.9, gt=0, le=1, description="the rate of a layer over that of the next one above; ELECTRA used 0.8 and 0.9"
+            0.9,
+            gt=0,
+            le=1,
+            description="a layer's learning rate divided by that of the layer above; ELECTRA used 0.8 and 0.9",
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or LayerwiseDecay.Config()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint with a new head; everything is trainable."""
+        """Load the checkpoint with a new head, all parameters trainable."""
         return load(source, self.config.reinit_layers)
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return one group for each level: the head at the full rate, the embeddings at the least."""
-        return [
-            ParameterGroup(names, lr_scale=self.config.decay**place) for place, names in enumerate(from_the_top(model))
-        ]
+        """Return one group per level: the head at the full learning rate, the embeddings at the lowest."""
+        return [ParameterGroup(names, lr_scale=self.config.decay**i) for i, names in enumerate(levels_from_top(model))]

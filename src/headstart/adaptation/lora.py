@@ -1,4 +1,4 @@
-"""Low-rank adaptation: beside each frozen matrix a product of two thin ones is learnt, and added."""
+"""Low-rank adaptation: learn the update of a frozen matrix as a product of two low-rank matrices."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 
 class LoraSettings(AdaptationSettings):
-    """How thin the added matrices are, and beside which they stand."""
+    """The rank of the updates, and the matrices that get one."""
 
     learning_rate: float | None = Field(
-        2e-3, gt=0, le=1, description="in place of training.learning_rate; Hu et al. used 5e-4 over far more steps"
+        2e-3, gt=0, le=1, description="replaces training.learning_rate; Hu et al. used 5e-4 over far more steps"
     )
-    rank: int = Field(4, ge=1, description="width of the thin matrices; Hu et al. found 1 to 8 enough")
-    alpha: int = Field(8, ge=1, description="the product is scaled by alpha / rank")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on what the thin matrices read; QLoRA used 0.05 to 0.1")
+    rank: int = Field(4, ge=1, description="rank of the update matrices; Hu et al. found 1 to 8 enough")
+    alpha: int = Field(8, ge=1, description="the update is scaled by alpha / rank")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout on the input of the update matrices; QLoRA used 0.05 to 0.1"
+    )
     targets: list[str] = Field(
         [*PARTS],
         min_length=1,
-        description=f"{', '.join(PARTS)}, or ends of names; all by default, which matches full fine-tuning best "
-        "(Dettmers et al. 2023); Hu et al. used query and value",
+        description=f"the matrices to update: {', '.join(PARTS)}, or ends of module names; default: all, which "
+        "matches full fine-tuning best (Dettmers et al. 2023); Hu et al. used query and value",
     )
 
     def to_peft(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
-        """Return peft's config for a loaded network."""
+        """Return peft's LoRA config for a loaded network."""
         from peft import LoraConfig
 
         names = find(model, self.targets)
@@ -48,19 +50,19 @@ class LoraSettings(AdaptationSettings):
 
 
 class Lora(PeftAdaptation):
-    """Freeze the network and learn a low-rank update beside its matrices."""
+    """LoRA: freeze the model and train low-rank updates of its weight matrices."""
 
     paper: ClassVar[str] = "Hu et al. 2022, LoRA"
 
     class Config(LoraSettings, MergeSettings):
-        """The settings of LoRA, and what is saved."""
+        """The settings of LoRA, and whether to merge."""
 
         name: Literal["lora"] = "lora"
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or Lora.Config()
 
-    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
-        """Return peft's LoRA on the matrices that are meant."""
+    def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
+        """Return peft's LoRA config for the target matrices."""
         return self.config.to_peft(model, shared)

@@ -1,7 +1,7 @@
-"""A network of ours: a plain body, a small part on top of it, and a plain head; no class of transformers holds that.
+"""Headstart's network with a module between body and head, for which transformers has no class.
 
-Importing this module tells transformers' auto classes of the type "headstart_on_top", whose config holds that of the
-plain network. Stages import it when a folder holds one.
+Importing this module registers the model type "headstart_on_top" with transformers' auto classes. Its config contains
+the config of the plain network. Stages import it when they open such a folder.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from headstart.adaptation.on_top import Reads, build_top, dressed
+from headstart.adaptation.on_top import LayerSelection, build_top, output_with_states
 from headstart.core import registry
 
 
 class OnTopConfig(PreTrainedConfig):
-    """The config of the plain network, and what stands on its body."""
+    """The config of the plain network, and of the module on its body."""
 
     model_type = "headstart_on_top"
 
     network: dict[str, Any] | None = None
-    """The plain network's own config, as its config.json would have it."""
+    """The plain network's config, as in its config.json."""
     reads: dict[str, Any] | None = None
-    """The fields of `Reads`."""
+    """The fields of `LayerSelection`."""
     top: str = "none"
+    """The name of the module, as `build_top` knows it."""
     hidden: int = 0
+    """The width of a perceptron."""
 
     def plain(self) -> PreTrainedConfig:
         """Return the plain network's config."""
-        assert self.network is not None, "a config without a network describes none"
+        assert self.network is not None, "the config has no network"
         kind = self.network["model_type"]
         if kind in registry.NETWORKS:
             importlib.import_module(registry.NETWORKS[kind])
@@ -44,67 +46,67 @@ class OnTopConfig(PreTrainedConfig):
 
 
 class OnTopModel(PreTrainedModel):
-    """A plain network whose body has a part on top; called and answering as the plain one does."""
+    """A plain network with a module between body and head; it has the plain network's inputs and outputs."""
 
     config: OnTopConfig
     config_class = OnTopConfig
     base_model_prefix = "network"
     auto_class: ClassVar[str] = ""
-    """The auto class of transformers that makes the plain network."""
+    """The transformers auto class of the plain network."""
 
     def __init__(
         self, config: OnTopConfig, network: PreTrainedModel | None = None, top: nn.Module | None = None
     ) -> None:
-        """Build the plain network and the part on top, or take them; between body and head the part does its work."""
+        """Build the plain network and the module, or take the given ones, and hook the module in after the body."""
         super().__init__(config)
-        self.reads = Reads(**(config.reads or {}))
+        self.selection = LayerSelection(**(config.reads or {}))
         self.network: PreTrainedModel = network or getattr(transformers, self.auto_class).from_config(config.plain())
         width = getattr(self.network.config, "hidden_size", 0)
-        self.top = top or build_top(config.top, self.reads.last, width, config.hidden)
-        self._is_bare = False
-        self.base_model.register_forward_pre_hook(self._ask, with_kwargs=True)
-        self.base_model.register_forward_hook(self._put_on_top, with_kwargs=True)
+        self.top = top or build_top(config.top, self.selection.last, width, config.hidden)
+        self._skips_top = False
+        self.base_model.register_forward_pre_hook(self._request_states, with_kwargs=True)
+        self.base_model.register_forward_hook(self._apply_top, with_kwargs=True)
         self.post_init()
 
     @property
     def base_model(self) -> nn.Module:
-        """Return the plain body, as pre-training knows it."""
+        """Return the plain body."""
         return self.network.base_model
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the plain body's table of vectors."""
+        """Return the plain body's input embeddings."""
         return self.base_model.get_input_embeddings()  # type: ignore[no-any-return,operator]
 
     def set_attn_implementation(self, *arguments: Any, **settings: Any) -> None:
-        """Choose how the plain body attends."""
+        """Set the attention implementation of the plain body."""
         self.base_model.set_attn_implementation(*arguments, **settings)  # type: ignore[operator]
 
     def forward(self, *arguments: Any, **inputs: Any) -> Any:
-        """Return what the plain network's head makes of the states that the part on top gives it."""
+        """Run the plain network; hooks apply the module between body and head."""
         return self.network(*arguments, **inputs)
 
     @contextmanager
-    def bare(self) -> Iterator[nn.Module]:
-        """Give the body as it is without the part on top, for as long as the context lasts."""
-        self._is_bare = True
+    def without_top(self) -> Iterator[nn.Module]:
+        """Yield the body, whose output skips the module inside the context."""
+        self._skips_top = True
         try:
             yield self.base_model
         finally:
-            self._is_bare = False
+            self._skips_top = False
 
-    def _ask(self, _: nn.Module, arguments: Any, inputs: dict[str, Any]) -> Any:
-        """Let the body tell the states of its layers where they are read."""
-        return arguments, inputs if self._is_bare else {**inputs, "output_hidden_states": self.reads.last > 0}
+    def _request_states(self, _: nn.Module, arguments: Any, inputs: dict[str, Any]) -> Any:
+        """Request the hidden states from the body, if the module reads them."""
+        return arguments, inputs if self._skips_top else {**inputs, "output_hidden_states": self.selection.last > 0}
 
-    def _put_on_top(self, body: nn.Module, _: Any, inputs: dict[str, Any], output: ModelOutput) -> ModelOutput:
-        """Give the head what the part on top makes of them."""
-        if self._is_bare:
+    def _apply_top(self, body: nn.Module, _: Any, inputs: dict[str, Any], output: ModelOutput) -> ModelOutput:
+        """Apply the module to the body's output."""
+        if self._skips_top:
             return output
-        states = self.reads.first(self.top(self.reads(output)), inputs.get("attention_mask"))
-        return dressed(body, type(output), states)
+        states = self.selection.pool_first(self.top(self.selection(output)), inputs.get("attention_mask"))
+        return output_with_states(body, type(output), states)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave all weights as they are: the plain network has drawn its own, and the part on top begins as it must."""
+        """Keep all weights: the plain network and the module have initialized theirs."""
 
 
 class OnTopForSequenceClassification(OnTopModel):
@@ -120,13 +122,13 @@ class OnTopForTokenClassification(OnTopModel):
 
 
 class OnTopForQuestionAnswering(OnTopModel):
-    """Where an answer begins and ends."""
+    """The start and the end of an answer."""
 
     auto_class = "AutoModelForQuestionAnswering"
 
 
 class OnTopForMultipleChoice(OnTopModel):
-    """A number for each of several choices."""
+    """A score for each of several choices."""
 
     auto_class = "AutoModelForMultipleChoice"
 
@@ -135,14 +137,14 @@ _HEADS = (
     OnTopForSequenceClassification, OnTopForTokenClassification, OnTopForQuestionAnswering, OnTopForMultipleChoice,
 )  # fmt: skip
 HEADS = tuple(head.auto_class for head in _HEADS)
-"""Auto classes whose networks have a head of their own on a body, which it reads position by position."""
+"""Auto classes whose networks have a separate head that reads the body's states."""
 
 
-def around(network: PreTrainedModel, reads: Reads, top: nn.Module, kind: str, hidden: int = 0) -> OnTopModel:
-    """Return a network of ours around a plain one, with a trained part between its body and its head."""
+def wrap(network: PreTrainedModel, selection: LayerSelection, top: nn.Module, kind: str, hidden: int = 0) -> OnTopModel:
+    """Return a Headstart network around a plain one, with a trained module between its body and its head."""
     plain = network.config
-    named = {key: getattr(plain, key) for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
-    config = OnTopConfig(network=plain.to_dict(), reads=asdict(reads), top=kind, hidden=hidden, **named)
+    copied = {key: getattr(plain, key) for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
+    config = OnTopConfig(network=plain.to_dict(), reads=asdict(selection), top=kind, hidden=hidden, **copied)
     head = next(head for head in _HEADS if head.auto_class.removeprefix("AutoModel") in type(network).__name__)
     return head(config, network, top)
 

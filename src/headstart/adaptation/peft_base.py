@@ -1,4 +1,4 @@
-"""What the methods through peft share: which head is trained with them, and what is saved."""
+"""Shared parts of the peft methods: the head is trained with them, and the adapter or the merged model is saved."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 class MergeSettings(AdaptationSettings):
-    """For methods whose result is a change of matrices: what is saved."""
+    """Settings of methods whose updates can be merged into the weight matrices."""
 
     merge: bool = Field(
-        False, description="save a plain model with the changes worked into its matrices, not the adapter alone"
+        False, description="merge the adapter into the weights and save a plain model, instead of the adapter alone"
     )
 
 
 class PeftAdaptation(BaseAdaptation):
-    """A method of peft's: everything is frozen but what it adds, and the modules that the checkpoint lacked."""
+    """Base class of the peft methods: freeze all but the adapter and the modules that the checkpoint lacks."""
 
     config: Any
-    """The section of the recipe, by the Config of the method."""
+    """An instance of the method's Config."""
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Refuse LSTMs, which have no matrices that peft could wrap."""
+        """Reject biLMs, whose LSTMs peft cannot wrap."""
         if family == "bilm":
-            return "its layers are LSTMs, and peft works on those of transformers"
+            return "peft does not support LSTM layers"
         return super().supports(task, family)
 
-    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> PeftConfig:
+    def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> PeftConfig:
         """Return peft's config for a loaded network; `shared` holds the keywords that all methods take."""
         raise NotImplementedError
 
@@ -44,27 +44,28 @@ class PeftAdaptation(BaseAdaptation):
         return source.pretrained()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint and let peft wrap it; chance is the source's, which has just set the seed."""
+        """Load the checkpoint and wrap it with peft, whose new weights use the seed that the source has just set."""
         from peft import get_peft_model
 
         model = self.load(source)
-        return get_peft_model(model, self.method(model, self.shared(model, source)))  # type: ignore[arg-type, return-value]
+        config = self.peft_config(model, self.shared(model, source))
+        return get_peft_model(model, config)  # type: ignore[arg-type, return-value]
 
     def shared(self, model: PreTrainedModel, source: ModelSource) -> dict[str, Any]:
-        """Return the keywords that every method of peft's takes: the head is trained and saved whole."""
+        """Return the keywords that all peft methods take: the head's modules are trained and saved whole."""
         return {"modules_to_save": head_modules(model, source.new_parameters()) or None}
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
-        """Load the checkpoint as for training, and put the adapter on it."""
+        """Load the checkpoint as for training, with the adapter in `folder`."""
         from peft import PeftModel
 
         return PeftModel.from_pretrained(self.load(source), str(folder))  # type: ignore[arg-type, return-value]
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the wrapped model, whose adapter alone is saved, or the network with the adapter merged into it."""
+        """Return the wrapped model, which saves the adapter alone, or the network with the adapter merged."""
         if isinstance(self.config, MergeSettings) and self.config.merge:
             return model.merge_and_unload()  # type: ignore[operator]
-        # A set has another order in every process, and files of equal runs should be equal.
+        # The order of a set differs between processes, but equal runs should write equal files.
         for config in model.peft_config.values():  # type: ignore[operator, union-attr]
             for name, value in vars(config).items():
                 if isinstance(value, set):
@@ -73,7 +74,7 @@ class PeftAdaptation(BaseAdaptation):
 
 
 def head_modules(model: PreTrainedModel, new: frozenset[str]) -> list[str]:
-    """Name the modules that hold new parameters; where the checkpoint brought its head along, those of the head."""
+    """Return the modules with new parameters; if there are none, the modules of the checkpoint's head."""
     if not new and model.get_output_embeddings() is None:
         inside = {id(parameter) for parameter in model.base_model.parameters()}
         new = frozenset(name for name, parameter in model.named_parameters() if id(parameter) not in inside)

@@ -1,4 +1,4 @@
-"""QLoRA: LoRA beside matrices that are held in four bits."""
+"""QLoRA: LoRA on a model quantized to four bits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from headstart.adaptation.lora import LoraSettings
 from headstart.adaptation.peft_base import PeftAdaptation
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import ResourceError
+from headstart.core.extras import install_command
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-_INSTALL = "pip install 'headstart[quant]'"
+_INSTALL = install_command("quant")
 
 _OUTSIDE_LAYERS = r"(?!.*\.\d+\.).*"
-"""Matches the modules that lie in no numbered layer: heads, old and new, which stay as they are."""
+"""Matches the modules outside numbered layers, such as heads, which are not quantized."""
 
 
 class QLora(PeftAdaptation):
-    """Hold the frozen matrices in four bits (NF4) and learn a low-rank update beside them."""
+    """QLoRA: quantize the frozen weight matrices to four bits (NF4) and train low-rank updates."""
 
     paper: ClassVar[str] = "Dettmers et al. 2023, QLoRA"
 
@@ -33,15 +34,15 @@ class QLora(PeftAdaptation):
         name: Literal["qlora"] = "qlora"
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or QLora.Config()
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Refuse everything where bitsandbytes is missing."""
+        """Reject all tasks if bitsandbytes is not installed."""
         return super().supports(task, family) if _installed() else f"bitsandbytes is not installed ({_INSTALL})"
 
     def load(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint; transformers quantises the matrices of its layers on the way."""
+        """Load the checkpoint; transformers quantizes the matrices of its layers."""
         from transformers import BitsAndBytesConfig
 
         if not _installed():
@@ -57,14 +58,14 @@ class QLora(PeftAdaptation):
         model = source.pretrained(quantization_config=four_bits, device_map=device)
         module: Any
         for module in model.modules():
-            # bitsandbytes 0.50 packs a processor's matrices anew when they are first evaluated, and never back: what is
-            # trained afterwards gets no gradient through them.
+            # On the CPU, bitsandbytes 0.50 repacks the matrices in the first evaluation and never back; training after
+            # that would get no gradient through them.
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
         return model
 
-    def method(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
-        """Return peft's LoRA, which knows matrices of four bits."""
+    def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> LoraConfig:
+        """Return peft's LoRA config, which supports four-bit matrices."""
         return self.config.to_peft(model, shared)
 
 

@@ -1,4 +1,4 @@
-"""A guard against forgetting: pre-training goes on beside the task, on a share of the rows."""
+"""Rehearsal: continue pre-training alongside the task, to reduce forgetting."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from headstart.core.randomness import integer
 _KEY = "rehearsal/"
 
 
-class Rehearse(BaseAdaptation):
-    """Fine-tune every parameter, and go on with pre-training on rows of its text beside some of the labelled ones."""
+class Rehearsal(BaseAdaptation):
+    """Rehearsal: fine-tune all parameters and continue pre-training on some rows of the pre-training text."""
 
     paper: ClassVar[str] = (
         "Robins 1995, Catastrophic Forgetting, Rehearsal and Pseudorehearsal; He et al. 2021, mix-review"
     )
 
     class Config(AdaptationSettings):
-        """How much is rehearsed."""
+        """The amount and the weight of the pre-training rows."""
 
         name: Literal["rehearsal"] = "rehearsal"
         share: float = Field(
-            0.2, gt=0, le=1, description="labelled rows that bring a row of the pre-training text along"
+            0.2, gt=0, le=1, description="rows of pre-training text per labeled row; 0.2 adds one for every fifth row"
         )
-        weight: float = Field(1.0, gt=0, description="what such a row weighs in the loss, a labelled one being 1")
+        weight: float = Field(1.0, gt=0, description="weight of a pre-training row in the loss; a labeled row has 1")
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe; pre-training is opened when training begins."""
-        self.config = config or Rehearse.Config()
-        self._rehearsal: ReplaySource | None = None
+        """Store the config; `adapt` opens the pre-training."""
+        self.config = config or Rehearsal.Config()
+        self._replay: ReplaySource | None = None
         self._network: torch.nn.Module | None = None
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint twice: for the task, and as it was pre-trained, both over one body."""
+        """Load the checkpoint with the task's head, and with the pre-training head on the same body."""
         model = source.pretrained()
-        self._rehearsal = source.rehearsal()
-        self._network = self._rehearsal.network(model)
-        # The old head stays: it is what the body must not forget to serve, and no checkpoint of the run holds it.
+        self._replay = source.rehearsal()
+        self._network = self._replay.network(model)
+        # The pre-training head is frozen: the body must keep serving it, and the run's checkpoints do not contain it.
         shared = {id(parameter) for parameter in model.parameters()}
         for parameter in self._network.parameters():
             parameter.requires_grad_(id(parameter) in shared)
         return model
 
     def extend(self, batch: Batch, samples: Sequence[Sample]) -> Batch:
-        """Add a corrupted row of the pre-training text for each sample that is drawn, by its identity."""
+        """Add a corrupted row of pre-training text for each selected sample; the selection depends on its identity."""
         drawn = [s for s in samples if integer(0, s.epoch, s.index, "rehearse") % 10**6 < self.config.share * 10**6]
         if not drawn:
             return batch
-        assert self._rehearsal is not None, "adapt comes first"
-        rows = {f"{_KEY}{name}": tensor for name, tensor in self._rehearsal.batch(drawn).items()}
+        assert self._replay is not None, "call `adapt` first"
+        rows = {f"{_KEY}{name}": tensor for name, tensor in self._replay.batch(drawn).items()}
         return {**batch, **rows, f"{_KEY}drawn": torch.tensor([len(drawn) / len(samples)])}
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the task's loss and the mean loss of pre-training, as often as there are rows of it."""
-        own = task.loss(model, {name: tensor for name, tensor in batch.items() if not name.startswith(_KEY)})
-        old = {name.removeprefix(_KEY): tensor for name, tensor in batch.items() if name.startswith(_KEY)}
-        if not old:
-            return own
-        assert self._rehearsal is not None and self._network is not None, "adapt comes first"
-        share = float(old.pop("drawn"))
-        network = self._network.to(own.device).train(model.training)
-        mean = self._rehearsal.loss(network, old) / max(self._rehearsal.weight(old), 1.0)
-        return own + self.config.weight * share * task.weight(batch) * mean
+        """Return the task's loss plus the mean pre-training loss, once per pre-training row."""
+        task_loss = task.loss(model, {name: tensor for name, tensor in batch.items() if not name.startswith(_KEY)})
+        replayed = {name.removeprefix(_KEY): tensor for name, tensor in batch.items() if name.startswith(_KEY)}
+        if not replayed:
+            return task_loss
+        assert self._replay is not None and self._network is not None, "call `adapt` first"
+        fraction = float(replayed.pop("drawn"))
+        network = self._network.to(task_loss.device).train(model.training)
+        mean = self._replay.loss(network, replayed) / max(self._replay.weight(replayed), 1.0)
+        return task_loss + self.config.weight * fraction * task.weight(batch) * mean

@@ -1,4 +1,4 @@
-"""The same network without pre-training: the control that shows what pre-training bought."""
+"""Training from scratch: the same network without pre-training, as a control."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headstart.core.contracts import ModelSource
 
 
 class Scratch(BaseAdaptation):
-    """Train the same network from new weights: the control for every claim about pre-training."""
+    """Training from scratch: the same network with random weights, the control for pre-training."""
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Erhan et al. 2010"
 
     class Config(AdaptationSettings):
-        """Nothing of its own to set."""
+        """No further settings."""
 
         name: Literal["scratch"] = "scratch"
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or Scratch.Config()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Build the network with new weights; the tokenizer alone comes from pre-training."""
+        """Build the network with new weights; only the tokenizer comes from pre-training."""
         return source.fresh()

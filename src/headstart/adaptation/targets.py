@@ -1,4 +1,4 @@
-"""Which matrices of a network play which part, by the names that transformers gives them."""
+"""The weight matrices of a network by their role, found by transformers' module names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from headstart.core.errors import RecipeError
 
 _FUSED = "Wqkv|c_attn|qkv_proj|query_key_value"
-"""One matrix for queries, keys and values: ModernBERT's, GPT-2's and others'."""
+"""Fused matrices for queries, keys and values: ModernBERT, GPT-2 and others."""
 
 PARTS = {
     "query": f"query|query_proj|q_proj|q_lin|q|{_FUSED}",
@@ -25,33 +25,33 @@ PARTS = {
     "ffn_out": r"(?<!attention\.)output\.dense|mlp\.(?:Wo|c_proj|down_proj|dense_4h_to_h)|ffn_output|ffn\.lin2|"
     r"\w+Dense\.wo|fc2|ff\.layer_2",
 }
-"""What the matrices of a layer are for, and how their names end.
+"""The roles of a layer's matrices, and patterns for the ends of their names.
 
-XLNet keeps the matrices of its attention as bare parameters, which nothing can be wrapped around: there the
-feed-forward part is all that is found.
+XLNet's attention matrices are bare parameters, which cannot be wrapped: only its feed-forward matrices are found.
 """
 
 
-def find(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
-    """Return the full names of the matrices that are meant: by their part in a layer, or by the end of their name."""
+def find(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
+    """Return the full names of the matrices with the given roles or ends of names."""
     names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
-    found: set[str] = set()
-    for target in wanted:
-        # Inside a numbered layer: heads have matrices of the same names.
-        ends = rf".*\.\d+\.(?:.+\.)?(?:{PARTS[target]})" if target in PARTS else rf"(?:.+\.)?{re.escape(target)}"
-        meant = {name for name in names if re.fullmatch(ends, name)}
-        if not meant and target not in PARTS:
+    selected: set[str] = set()
+    for target in targets:
+        # Roles match only inside numbered layers, because heads have matrices of the same names.
+        pattern = rf".*\.\d+\.(?:.+\.)?(?:{PARTS[target]})" if target in PARTS else rf"(?:.+\.)?{re.escape(target)}"
+        matches = {name for name in names if re.fullmatch(pattern, name)}
+        if not matches and target not in PARTS:
             raise _unknown(model, target, names)
-        found |= meant
-    if not found:
-        raise _unknown(model, ", ".join(wanted), names)
-    return [name for name in names if name in found]
+        selected |= matches
+    if not selected:
+        raise _unknown(model, ", ".join(targets), names)
+    return [name for name in names if name in selected]
 
 
-def _unknown(model: PreTrainedModel, wanted: str, names: Sequence[str]) -> RecipeError:
+def _unknown(model: PreTrainedModel, target: str, names: Sequence[str]) -> RecipeError:
+    """Return the error for targets that match no matrix."""
     kinds = dict.fromkeys(re.sub(r"\.\d+\.", ".N.", name) for name in names)
     return RecipeError(
-        f"adaptation.targets has {wanted}, which no matrix of {type(model).__name__} is",
-        allowed=f"Parts: {', '.join(PARTS)}; or the ends of names, of which it has: {', '.join(kinds)}",
-        do="Mend adaptation.targets",
+        f"adaptation.targets has {target}, but {type(model).__name__} has no such matrix",
+        allowed=f"Roles: {', '.join(PARTS)}; or ends of module names: {', '.join(kinds)}",
+        do="Correct adaptation.targets",
     )

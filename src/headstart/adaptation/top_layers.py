@@ -1,4 +1,4 @@
-"""The upper layers alone: embeddings and the first layers stay as pre-training left them."""
+"""Partial fine-tuning: train the top layers, freeze the embeddings and the lower layers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from headstart.core.contracts import ModelSource
 
 
 class TopLayers(BaseAdaptation):
-    """Freeze the embeddings and the first layers, and fine-tune those above them."""
+    """Partial fine-tuning: freeze the embeddings and the lower layers, and fine-tune the top layers."""
 
     paper: ClassVar[str] = "Lee et al. 2019, What Would Elsa Do?; Yosinski et al. 2014"
 
     class Config(AdaptationSettings):
-        """How much stays."""
+        """The number of frozen layers."""
 
         name: Literal["top_layers"] = "top_layers"
         freeze: int | None = Field(
             None,
             ge=0,
-            description="layers frozen from the bottom, an encoder's before a decoder's; half of them unless set, 0: "
-            "the embeddings alone",
+            description="number of layers to freeze from the bottom, the encoder's before the decoder's; 0: only the "
+            "embeddings; default: half of the layers",
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Remember the section of the recipe."""
+        """Store the config."""
         self.config = config or TopLayers.Config()
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint and freeze what lies below; new parameters are trained wherever they lie."""
+        """Load the checkpoint and freeze its lower layers; new parameters train at every level."""
         model = source.pretrained()
         frozen = depth(model) // 2 if self.config.freeze is None else self.config.freeze
         require_depth(model, frozen, "adaptation.freeze")

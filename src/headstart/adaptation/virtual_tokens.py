@@ -1,4 +1,4 @@
-"""What prompts and prefixes share: learnt vectors that stand before a text, in a network that stays as it is."""
+"""Shared parts of prompt and prefix tuning: virtual tokens before each text of a frozen network."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ TASK_TYPES = {
     "AutoModelForCausalLM": "CAUSAL_LM",
     "AutoModelForSeq2SeqLM": "SEQ_2_SEQ_LM",
 }
-"""The heads of transformers that peft can put virtual tokens before, and its names for them."""
+"""The transformers heads for which peft supports virtual tokens, and peft's task types for them."""
 
 _POSITIONS = ("position_embeddings", "wpe", "embed_positions")
-"""Learned positions, of which a network has so many and no more."""
+"""Names of learned position tables, which limit the input length."""
 
-_HEAD_RATE = 1e-2
-"""A new head's learning rate at most: prompts want rates at which a matrix would run away."""
+_HEAD_LR = 1e-2
+"""The maximum learning rate of a new head: virtual tokens need rates at which a weight matrix would diverge."""
 
 
 class VirtualTokenSettings(AdaptationSettings):
-    """How many vectors stand before a text."""
+    """The number of virtual tokens."""
 
-    tokens: int = Field(20, ge=1, description="virtual tokens before each text; each takes a position of the network's")
+    tokens: int = Field(20, ge=1, description="number of virtual tokens before each text; each takes a position")
 
 
 class VirtualTokens(PeftAdaptation):
-    """A method that freezes the network and learns what stands before a text."""
+    """Base class of methods that freeze the network and train virtual tokens before each text."""
 
-    _room: int | None = None
+    _max_positions: int | None = None
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Refuse heads that peft cannot put virtual tokens before."""
+        """Reject heads for which peft has no virtual tokens."""
         head = task.auto_class(family)
         if head not in TASK_TYPES:
-            return f"peft knows no virtual tokens for {head}"
+            return f"peft does not support virtual tokens for {head}"
         if family == "encoder-decoder" and head != "AutoModelForSeq2SeqLM":
-            return "of encoder-decoders, peft can put virtual tokens before AutoModelForSeq2SeqLM alone"
+            return "for encoder-decoders, peft supports virtual tokens with AutoModelForSeq2SeqLM only"
         return super().supports(task, family)
 
     def shared(self, model: PreTrainedModel, source: ModelSource) -> dict[str, Any]:
-        """Return the keywords; a head is named by its outermost module, as peft itself adds some to what it is told."""
+        """Return the shared keywords; heads are given by their outermost modules, because peft adds those itself."""
         body = f"{model.base_model_prefix}."
         head = super().shared(model, source)["modules_to_save"] or []
         outermost = {name if name.startswith(body) else name.partition(".")[0] for name in head}
@@ -62,48 +62,49 @@ class VirtualTokens(PeftAdaptation):
         return {"modules_to_save": sorted(outermost) or None, "task_type": task_type}
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Load the checkpoint and let peft put virtual tokens before its texts; all else but a new head is frozen."""
+        """Load the checkpoint and add virtual tokens; all other parameters but a new head's are frozen."""
         model = super().adapt(source)
         for name, parameter in model.base_model.named_parameters():
-            # peft freezes submodules, and would leave a parameter of the network's own (XLNet's mask_emb).
+            # peft freezes submodules only, and would miss a parameter of the network itself (XLNet's mask_emb).
             parameter.requires_grad_(".modules_to_save." in name)
-        self._room = _positions(model)
-        return self.dress(model)
+        self._max_positions = _max_positions(model)
+        return self.add_hooks(model)
 
-    def dress(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the model as tasks expect it."""
+    def add_hooks(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Register the hooks that tasks need, and return the model."""
         return model
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
-        """Load the checkpoint and the adapter, and dress them as for training."""
-        return self.dress(super().reopen(source, folder))
+        """Load the checkpoint and the adapter, with the hooks of training."""
+        return self.add_hooks(super().reopen(source, folder))
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return the virtual tokens, and the head at a lower rate."""
+        """Return a group for the virtual tokens, and one for the head with a lower learning rate."""
         (names,) = (group.names for group in super().groups(model))
         virtual = tuple(name for name in names if name.startswith("prompt_encoder."))
         head = tuple(name for name in names if name not in virtual)
-        scale = min(1.0, _HEAD_RATE / (self.config.learning_rate or _HEAD_RATE))
+        scale = min(1.0, _HEAD_LR / (self.config.learning_rate or _HEAD_LR))
         return [ParameterGroup(virtual), *([ParameterGroup(head, scale)] if head else [])]
 
     def extend(self, batch: Batch, samples: Sequence[Sample]) -> Batch:
-        """Return the batch, if its texts and the virtual tokens find room in the network."""
+        """Return the batch; raises if its texts and the virtual tokens exceed the network's positions."""
         length = batch["input_ids"].shape[-1]
-        if self._room is not None and length + self.config.tokens > self._room:
+        if self._max_positions is not None and length + self.config.tokens > self._max_positions:
             raise RecipeError(
-                f"a text of {length} tokens and {self.config.tokens} virtual ones do not fit",
-                allowed=f"The network has {self._room} positions",
+                f"a text of {length} tokens and {self.config.tokens} virtual tokens take "
+                f"{length + self.config.tokens} positions",
+                allowed=f"The network has {self._max_positions} positions",
                 do="Lower training.max_length or adaptation.tokens",
             )
         return batch
 
 
-def _positions(model: torch.nn.Module) -> int | None:
-    """Return how many tokens a network with learned positions can read; None where positions are worked out."""
-    rooms = []
+def _max_positions(model: torch.nn.Module) -> int | None:
+    """Return the maximum input length of a network with learned positions; None for computed positions."""
+    sizes = []
     for name, table in model.named_modules():
         if name.endswith(_POSITIONS) and isinstance(table, torch.nn.Embedding):
-            # RoBERTa counts from the padding's id on, BART from 2.
+            # RoBERTa's positions start after the padding id, BART's at 2.
             first = int(getattr(table, "offset", 0)) if table.padding_idx is None else table.padding_idx + 1
-            rooms.append(table.num_embeddings - first)
-    return min(rooms, default=None)
+            sizes.append(table.num_embeddings - first)
+    return min(sizes, default=None)

@@ -1,1 +1,1 @@
-"""Network families by named size, over transformers' own configs."""
+"""Model families with named sizes, built from transformers configs."""

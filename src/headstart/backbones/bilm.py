@@ -1,7 +1,7 @@
-"""The biLM: ELMo's two LSTM language models, by named size.
+"""The biLM: ELMo's two LSTM language models, with named sizes.
 
-Importing this module tells transformers' auto classes of the network, whose type is "headstart_bilm", and torch's
-counter how many operations its layers take on a GPU. Stages import it when a folder holds one.
+Importing this module registers the model type "headstart_bilm" with transformers' auto classes, and the FLOPs of its
+GPU kernels with torch's FLOP counter. Stages import it when a checkpoint has this type.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from headstart.core.errors import ArtifactError
 
 
 class BiLM(SizedBackbone):
-    """Two LSTM language models, from the left and from the right, and a learned mixture of their layers.
+    """Forward and backward LSTM language model with a learned mixture of its layers (ELMo).
 
-    A named size gives layers and width; the width is that of both directions together, and there are no heads.
+    A named size determines the number of layers and the width of both directions together; there are no heads.
     """
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Jozefowicz et al. 2016"
 
     class Config(Section):
-        """What is read, how large."""
+        """The input representation and the size."""
 
         family: Literal["bilm"] = "bilm"
         input: Literal["subword", "characters"] = Field(
-            "subword", description="a token's vector is its own, or made of its spelling by a convolution (ELMo)"
+            "subword", description="subword: token embeddings; characters: convolutions over a token's spelling (ELMo)"
         )
         size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         cells: int = Field(
             4,
             ge=1,
             le=32,
-            description="memory cells for each unit of a state; ELMo had 8, 4 is near a Transformer's size",
+            description="LSTM cells per hidden unit; ELMo used 8, 4 is close to the size of a Transformer",
         )
-        dropout: float = Field(0.1, ge=0, lt=1, description="ELMo used 0.1; 0 suits a single pass over the text")
-        max_length: int = Field(512, ge=8, le=65536, description="longest row; an LSTM itself sets no limit")
+        dropout: float = Field(0.1, ge=0, lt=1, description="ELMo used 0.1; use 0 for a single pass over the text")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row; an LSTM has no limit itself")
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
         """Return the biLM's config."""
@@ -78,7 +78,7 @@ class BiLM(SizedBackbone):
     def build(
         self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
-        """Return a freshly initialised model that knows how its tokens are spelt, where it reads them so."""
+        """Return a randomly initialized model, with the spelling of its tokens if it reads characters."""
         model = super().build(vocabulary, seq_length, auto_class, scale, **changes)
         table = self._spelling(vocabulary)
         if table is not None:
@@ -88,25 +88,25 @@ class BiLM(SizedBackbone):
         return model
 
     def _spelling(self, vocabulary: Vocabulary) -> torch.Tensor | None:
-        """Return the table of characters where they are what is read."""
+        """Return the character table, shape (tokens, characters), or None for subword input."""
         if self.config.input == "subword":
             return None
         if len(vocabulary.tokens) != vocabulary.size:
             raise ArtifactError(
-                f"the vocabulary of {vocabulary.size} ids holds {len(vocabulary.tokens)} tokens",
+                f"the vocabulary has {vocabulary.size} ids, but the spelling of {len(vocabulary.tokens)} tokens",
                 allowed="backbone.input: characters needs the spelling of every id",
-                do="Make the vocabulary with core.vocabulary.vocabulary_of, or set backbone.input to subword",
+                do="Create the vocabulary with core.vocabulary.vocabulary_of, or set backbone.input to subword",
             )
         return character_table(vocabulary.tokens)
 
 
 def rnn_flops(inputs: Sequence[int], weights: Sequence[Sequence[int]], *_: Any, **__: Any) -> int:
-    """Count cuDNN's fused LSTM: each token meets each matrix once. On a processor torch counts the products itself."""
+    """Return the FLOPs of cuDNN's fused LSTM: one product per token and matrix. On a CPU, torch counts them itself."""
     return 2 * math.prod(inputs[:-1]) * sum(math.prod(shape) for shape in weights if len(shape) > 1)
 
 
 def rnn_backward_flops(inputs: Sequence[int], weights: Sequence[Sequence[int]], *_: Any, **__: Any) -> int:
-    """Count the way back: once for the gradient by the states and once for that by the weights."""
+    """Return the FLOPs of the backward pass: one product for the gradient of the states, one for the weights."""
     return 2 * rnn_flops(inputs, weights)
 
 

@@ -1,4 +1,4 @@
-"""What stands on the biLM: the output layer that both directions share, and heads for whole texts and for tokens."""
+"""Models with a head on the biLM: language modeling in both directions, sequence and token classification."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headstart.backbones.bilm_model import BiLMConfig, BiLMModel, BiLMPreTrained
 
 
 class BiLMForPreTraining(BiLMPreTrainedModel):
-    """The biLM with one output layer for both directions."""
+    """The biLM with one output layer that both directions share."""
 
     _tied_weights_keys = {"head.weight": "bilm.tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: BiLMConfig) -> None:
-        """Make body and head; nothing is mixed, since the top layer alone predicts."""
+        """Create body and head; layers are not mixed, because the top layer predicts."""
         super().__init__(config)
         self.bilm = BiLMModel(config, mixes=False)
         self.head = nn.Linear(config.hidden_size // 2, config.vocab_size)
@@ -29,7 +29,7 @@ class BiLMForPreTraining(BiLMPreTrainedModel):
         return self.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Put another output layer in place."""
+        """Replace the output layer."""
         self.head = new_embeddings  # type: ignore[assignment]
 
     def forward(
@@ -39,31 +39,40 @@ class BiLMForPreTraining(BiLMPreTrainedModel):
         labels: torch.Tensor | None = None,
         **inputs: Any,
     ) -> CausalLMOutput:
-        """Return logits of shape (rows, positions, 2, vocabulary): of the token after, and of the one before.
+        """Return logits of shape (rows, positions, 2, vocabulary): of the next token and of the previous one.
 
-        `labels` are the tokens themselves, -100 where one is not predicted; the loss is the mean over all predictions.
+        `labels` are the tokens themselves, -100 where nothing is predicted; the loss is the mean over all predictions.
         """
         output = self.bilm(input_ids, attention_mask, **inputs)
         logits = self.head(output.last_hidden_state.unflatten(-1, (2, -1)))
         loss: Any = None
         if labels is not None:
-            ahead, back = logits[:, :-1, 0], logits[:, 1:, 1]
-            wanted = torch.cat([labels[:, 1:], labels[:, :-1]]).flatten()
-            loss = F.cross_entropy(torch.cat([ahead, back]).flatten(0, 1).float(), wanted)
+            forward, backward = logits[:, :-1, 0], logits[:, 1:, 1]
+            targets = torch.cat([labels[:, 1:], labels[:, :-1]]).flatten()
+            loss = F.cross_entropy(torch.cat([forward, backward]).flatten(0, 1).float(), targets)
         return CausalLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
 
 
-class BiLMForSequenceClassification(BiLMPreTrainedModel):
-    """The mixture of layers, averaged over a text's tokens, under a linear layer."""
+class BiLMClassifier(BiLMPreTrainedModel):
+    """Base class of the classifiers: dropout and a linear layer on the mixture of layers."""
 
     def __init__(self, config: BiLMConfig) -> None:
-        """Make body and head."""
+        """Create body and head."""
         super().__init__(config)
         self.num_labels = int(config.num_labels or 0)
         self.bilm = BiLMModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
+
+    def classify(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the logits of hidden states, shape (…, labels)."""
+        logits: torch.Tensor = self.classifier(self.dropout(states))
+        return logits
+
+
+class BiLMForSequenceClassification(BiLMClassifier):
+    """A linear classifier on the mixture of layers, averaged over the tokens of a text."""
 
     def forward(
         self,
@@ -72,26 +81,16 @@ class BiLMForSequenceClassification(BiLMPreTrainedModel):
         labels: torch.Tensor | None = None,
         **inputs: Any,
     ) -> SequenceClassifierOutput:
-        """Return a logit for each label, and the loss where labels are given."""
+        """Return logits of shape (rows, labels), and the loss if labels are given."""
         output = self.bilm(input_ids, attention_mask, **inputs)
-        real = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).unsqueeze(-1)
-        mean = (output.last_hidden_state * real).sum(1) / real.sum(1)
-        logits = self.classifier(self.dropout(mean))
+        mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).unsqueeze(-1)
+        logits = self.classify((output.last_hidden_state * mask).sum(1) / mask.sum(1))
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
 
 
-class BiLMForTokenClassification(BiLMPreTrainedModel):
-    """The mixture of layers at each token under a linear layer."""
-
-    def __init__(self, config: BiLMConfig) -> None:
-        """Make body and head."""
-        super().__init__(config)
-        self.num_labels = int(config.num_labels or 0)
-        self.bilm = BiLMModel(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
+class BiLMForTokenClassification(BiLMClassifier):
+    """A linear classifier on the mixture of layers at each token."""
 
     def forward(
         self,
@@ -100,8 +99,8 @@ class BiLMForTokenClassification(BiLMPreTrainedModel):
         labels: torch.Tensor | None = None,
         **inputs: Any,
     ) -> TokenClassifierOutput:
-        """Return logits for each token's labels, and the loss where labels (-100: not predicted) are given."""
+        """Return logits of shape (rows, positions, labels), and the loss if labels (-100: none) are given."""
         output = self.bilm(input_ids, attention_mask, **inputs)
-        logits = self.classifier(self.dropout(output.last_hidden_state))
+        logits = self.classify(output.last_hidden_state)
         loss: Any = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)

@@ -1,4 +1,4 @@
-"""ELMo's network as a model of transformers: an LSTM from each side, layer upon layer, and a mixture of the layers."""
+"""ELMo's network as a transformers model: forward and backward LSTM layers and a learned mixture of the layers."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from transformers import PreTrainedConfig, PreTrainedModel, initialization
 from transformers.modeling_outputs import BaseModelOutput
 
 from headstart.backbones.characters import CharacterInput, Highway
+from headstart.core.layer_mix import mix_layers
 
-# It says so for each process once, and there is nothing that a user could do about it.
+# torch prints this once per process, and users cannot change it.
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
 
 class BiLMConfig(PreTrainedConfig):
-    """Sizes of a biLM; the defaults are those of ELMo's with subwords in place of characters."""
+    """The sizes of a biLM; the defaults are ELMo's, with subwords instead of characters."""
 
     model_type = "headstart_bilm"
 
     vocab_size: int = 30522
     num_hidden_layers: int = 2
     hidden_size: int = 1024
-    """Width of a state, half of it from either side."""
+    """Width of a hidden state, half of it for each direction."""
     cell_size: int = 4096
-    """Memory cells of a layer in either direction."""
+    """LSTM cells of a layer in each direction."""
     input: str = "subword"
-    """What a token's vector comes from: "subword", a table of vectors, or "characters", its spelling."""
+    """The input representation: "subword" (token embeddings) or "characters" (convolutions over the spelling)."""
     max_characters: int = 50
     dropout: float = 0.1
     tie_word_embeddings: bool = True
-    """Whether the table of vectors is the output matrix too; with characters there is none."""
+    """Whether input and output embeddings are tied; must be False with characters, which have no input embeddings."""
 
 
 class BiLMPreTrainedModel(PreTrainedModel):
-    """What all models of the biLM share: their names for transformers and how their weights begin."""
+    """Base class of the biLM models: their names in transformers and the initialization of their weights."""
 
     config: BiLMConfig
     config_class = BiLMConfig
@@ -46,7 +47,7 @@ class BiLMPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Begin as bilm-tf does: all layers keep the scale of what they read, and cells forget little at first."""
+        """Initialize as bilm-tf does: layers preserve the scale of their input, and the forget gate's bias is 1."""
         if isinstance(module, nn.LSTM):
             super()._init_weights(module)
             bias = module.get_parameter("bias_ih_l0")
@@ -65,64 +66,63 @@ class BiLMPreTrainedModel(PreTrainedModel):
 
 
 class BiLMLayer(nn.Module):
-    """One LSTM with a projection in either direction; the two never see each other's states."""
+    """One LSTM with a projection in each direction; the directions do not share states."""
 
     def __init__(self, config: BiLMConfig, residual: bool) -> None:
-        """Make the two; `residual` adds a layer's input to its output, as ELMo does from the second on."""
+        """Create both LSTMs; `residual` adds the input to the output, as in ELMo's layers after the first."""
         super().__init__()
         width = config.hidden_size // 2
         self.ahead, self.back = (nn.LSTM(width, config.cell_size, proj_size=width, batch_first=True) for _ in range(2))
         self.dropout, self.residual = nn.Dropout(config.dropout), residual
 
     def forward(self, ahead: torch.Tensor, back: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run over states in the order in which either direction meets the tokens."""
-        first, second = self._run(self.ahead, ahead), self._run(self.back, back)
-        return first, second
+        """Return the states of both directions, (rows, positions, width) each, in their own reading order."""
+        return self._run(self.ahead, ahead), self._run(self.back, back)
 
-    def _run(self, direction: nn.LSTM, states: torch.Tensor) -> torch.Tensor:
-        # In float32 the memory cells start, and then stay, in float32 under autocast; the products are bf16 anyway.
-        output: torch.Tensor = direction(self.dropout(states).float())[0]
+    def _run(self, lstm: nn.LSTM, states: torch.Tensor) -> torch.Tensor:
+        # Float32 input keeps the memory cells in float32 under autocast; the matrix products are bf16 anyway.
+        output: torch.Tensor = lstm(self.dropout(states).float())[0]
         return output + states if self.residual else output
 
 
 class ScalarMix(nn.Module):
-    """ELMo's representation of a token: γ times the weighted mean of all layers, the weights learnt with the task."""
+    """ELMo's representation of a token: γ times the weighted mean of all layers, with weights learned on the task."""
 
     def __init__(self, layers: int) -> None:
-        """Begin with the plain mean."""
+        """Start with equal weights and a scale of 1."""
         super().__init__()
         self.weights, self.scale = nn.Parameter(torch.zeros(layers)), nn.Parameter(torch.ones(1))
 
-    def shares(self) -> torch.Tensor:
-        """Return the weight of each layer, that of the tokens' own vectors first; they sum to one."""
+    def layer_weights(self) -> torch.Tensor:
+        """Return the weight of each layer, (layers,), starting with the token embeddings; they sum to one."""
         return self.weights.softmax(0)
 
     def forward(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Mix the layers' states."""
-        return self.scale * sum(share * states for share, states in zip(self.shares(), layers, strict=True))
+        """Return the mixture of the layers' hidden states."""
+        return mix_layers(layers, self.weights, self.scale)
 
 
 class BiLMModel(BiLMPreTrainedModel):
-    """The biLM without a head; its last hidden state is the mixture of all layers, or the top one without `mixes`."""
+    """The biLM without a head; its last hidden state is the mixture of all layers, or without `mixes` the top layer."""
 
     def __init__(self, config: BiLMConfig, mixes: bool = True) -> None:
-        """Make input, layers and mixture."""
+        """Create input embeddings, layers and mixture."""
         super().__init__(config)
         width = config.hidden_size // 2
         if config.input == "characters":
             self.tokens: nn.Module = CharacterInput(config.vocab_size, config.max_characters, width)
         else:
             self.tokens = nn.Embedding(config.vocab_size, width)
-        self.layers = nn.ModuleList(BiLMLayer(config, residual=place > 0) for place in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(BiLMLayer(config, residual=index > 0) for index in range(config.num_hidden_layers))
         self.mix = ScalarMix(config.num_hidden_layers + 1) if mixes else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of vectors, or what stands in its place."""
+        """Return the token embeddings, or the character input."""
         return self.tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another table of vectors in place."""
+        """Replace the token embeddings."""
         self.tokens = value
 
     def forward(
@@ -132,27 +132,30 @@ class BiLMModel(BiLMPreTrainedModel):
         output_hidden_states: bool | None = None,
         **_: Any,
     ) -> BaseModelOutput:
-        """Return states of shape (rows, positions, hidden size): what was read from the left, then from the right."""
-        ahead, back = _reading_orders(input_ids, attention_mask)
+        """Return hidden states of shape (rows, positions, hidden): the forward direction, then the backward one."""
+        orders = _reading_orders(input_ids, attention_mask)
         tokens = self.tokens(input_ids)
         if self.config.input != "characters":
-            # Vectors whose products with states are to be logits are short; as input they are of length √width.
+            # Embeddings that are tied to the output layer are small, so they are scaled to a norm of √width as input.
             tokens = tokens * math.sqrt(tokens.shape[-1])
-        first, second = (torch.take_along_dim(tokens, order, dim=1) for order in (ahead, back))
-        ahead, back = ahead.argsort(1), back.argsort(1)
+        forward, backward = (torch.take_along_dim(tokens, order, dim=1) for order in orders)
+        restore_forward, restore_backward = (order.argsort(1) for order in orders)
         layers = [torch.cat([tokens, tokens], dim=-1)]
         for layer in self.layers:
-            first, second = layer(first, second)
-            parts = (torch.take_along_dim(first, ahead, dim=1), torch.take_along_dim(second, back, dim=1))
-            layers.append(torch.cat(parts, dim=-1))
+            forward, backward = layer(forward, backward)
+            halves = (
+                torch.take_along_dim(forward, restore_forward, dim=1),
+                torch.take_along_dim(backward, restore_backward, dim=1),
+            )
+            layers.append(torch.cat(halves, dim=-1))
         last: Any = layers[-1] if self.mix is None else self.mix(layers)
-        every: Any = tuple(layers) if output_hidden_states else None
-        return BaseModelOutput(last_hidden_state=last, hidden_states=every)
+        hidden_states: Any = tuple(layers) if output_hidden_states else None
+        return BaseModelOutput(last_hidden_state=last, hidden_states=hidden_states)
 
 
 def _reading_orders(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the positions as met from the left and from the right, padding last; shape (rows, positions, 1)."""
+    """Return the positions from left to right and from right to left, padding last; shape (rows, positions, 1) each."""
     length = input_ids.shape[1]
-    place = torch.arange(length, device=input_ids.device).expand_as(input_ids)
+    index = torch.arange(length, device=input_ids.device).expand_as(input_ids)
     padding = torch.zeros_like(input_ids) if attention_mask is None else (attention_mask == 0).long() * length
-    return (place + padding).argsort(1).unsqueeze(-1), (padding - place).argsort(1).unsqueeze(-1)
+    return (index + padding).argsort(1).unsqueeze(-1), (padding - index).argsort(1).unsqueeze(-1)

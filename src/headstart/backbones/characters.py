@@ -1,4 +1,4 @@
-"""Tokens by their spelling: a convolution over characters, as ELMo reads words."""
+"""Token vectors from spelling: a character-level convolution, as in ELMo."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from typing import cast
 import torch
 from torch import nn
 
-PADDING, BEGINNING, END = 0, 1, 2
+PADDING, START, END = 0, 1, 2
 _FIRST_BYTE = 3
 NUM_SYMBOLS = _FIRST_BYTE + 256
 EMBEDDING_SIZE = 16
-_SHARES = {1: 1 / 16, 2: 1 / 16, 3: 1 / 8, 4: 1 / 4, 5: 1 / 2, 6: 1, 7: 2}
-"""Filters by their width in characters, for each unit of the output: ELMo had 32, 32, 64 … 1024 over 512."""
+_FILTERS = {1: 1 / 16, 2: 1 / 16, 3: 1 / 8, 4: 1 / 4, 5: 1 / 2, 6: 1, 7: 2}
+"""Number of filters per output unit, by filter width in characters; ELMo had 32, 32, 64 … 1024 for 512 units."""
 
 
 def character_table(tokens: Sequence[str], longest: int = 50) -> torch.Tensor:
-    """Spell each token in UTF-8 bytes between a sign for its beginning and one for its end, shape (tokens, width).
+    """Return the UTF-8 bytes of each token between a start and an end symbol, shape (tokens, width).
 
-    Tokens are spelt as the tokenizer writes them, so that "##" or "Ġ" tells whether a word begins. The table is as
-    wide as the longest token needs, 50 at most (ELMo's limit for a word), and as the widest filter at least.
+    Tokens are spelled as in the tokenizer, so "##" or "Ġ" shows whether a word starts. The width is that of the longest
+    token, at most 50 (ELMo's limit for a word) and at least the width of the widest filter.
     """
-    spelt = [token.encode("utf-8", "surrogatepass")[: longest - 2] for token in tokens]
-    width = max(len(spelling) for spelling in spelt) + 2
-    table = torch.full((len(spelt), max(width, *_SHARES)), PADDING, dtype=torch.int16)
-    for row, spelling in zip(table, spelt, strict=True):
-        signs = [BEGINNING, *(byte + _FIRST_BYTE for byte in spelling), END]
-        row[: len(signs)] = torch.tensor(signs)
+    spellings = [token.encode("utf-8", "surrogatepass")[: longest - 2] for token in tokens]
+    width = max(len(spelling) for spelling in spellings) + 2
+    table = torch.full((len(spellings), max(width, *_FILTERS)), PADDING, dtype=torch.int16)
+    for row, spelling in zip(table, spellings, strict=True):
+        symbols = [START, *(byte + _FIRST_BYTE for byte in spelling), END]
+        row[: len(symbols)] = torch.tensor(symbols)
     return table
 
 
 class Highway(nn.Module):
-    """A layer that keeps as much of its input as it has learnt to (Srivastava et al. 2015)."""
+    """A highway layer: a gate mixes its input with a nonlinear transformation of it (Srivastava et al. 2015)."""
 
     def __init__(self, width: int) -> None:
-        """Make the two matrices, of what is new and of how much of the old is kept."""
+        """Create the transformation and the gate."""
         super().__init__()
         self.new, self.keep = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return a mixture of the input and of what became of it."""
+        """Return the gated mixture of the input and its transformation."""
         keep = self.keep(states).sigmoid()
         return keep * states + (1 - keep) * self.new(states).relu()
 
 
 class CharacterInput(nn.Module):
-    """Vectors of tokens out of their spelling: filters of 1 to 7 characters, their maximum, two highway layers.
+    """Token vectors from characters: filters of 1 to 7 characters, max pooling and two highway layers.
 
-    The spelling of every id is a table among the buffers, so the network reads ids and is saved whole. Each token of
-    a batch is computed once, however often it stands there. FLOPs per token are counted on a single row, where fewer
-    tokens repeat, and so are an upper bound.
+    The spelling of every id is stored in a buffer, so the network reads ids and its checkpoint is complete. Each
+    distinct token of a batch is computed once. FLOPs per token are counted on a single row, where fewer tokens repeat,
+    so they are an upper bound.
     """
 
     def __init__(self, vocab_size: int, max_characters: int, output_size: int) -> None:
-        """Make the layers; the table is empty until it is filled or loaded."""
+        """Create the layers; the table contains only padding until it is set or loaded."""
         super().__init__()
         table = torch.full((vocab_size, max_characters), PADDING, dtype=torch.int16)
         self.register_buffer("table", table)
         self.symbols = nn.Embedding(NUM_SYMBOLS, EMBEDDING_SIZE)
-        counts = {width: max(1, int(share * output_size)) for width, share in _SHARES.items()}
-        # No ModuleList, whose members are compiled one by one: the number of different tokens is never the same.
+        counts = {width: max(1, int(per_unit * output_size)) for width, per_unit in _FILTERS.items()}
+        # Not a ModuleList, whose members are compiled one by one: the number of distinct tokens varies per batch.
         self.filters = nn.ModuleDict({str(w): nn.Conv1d(EMBEDDING_SIZE, count, w) for w, count in counts.items()})
         self.highways = nn.Sequential(*(Highway(sum(counts.values())) for _ in range(2)))
         self.output = nn.Linear(sum(counts.values()), output_size)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return a vector for each id, shape (rows, positions, output size)."""
-        different, places = input_ids.unique(return_inverse=True)
-        spelling = cast(torch.Tensor, self.table)[different].long()
-        signs = self.symbols(spelling).transpose(1, 2)
-        found = torch.cat([convolve(signs).amax(-1) for convolve in self.filters.values()], dim=-1)
-        vectors: torch.Tensor = self.output(self.highways(found.relu()))
-        return vectors[places]
+        """Return a vector for each id, shape (rows, positions, output_size)."""
+        unique_ids, inverse = input_ids.unique(return_inverse=True)
+        spelling = cast(torch.Tensor, self.table)[unique_ids].long()
+        symbols = self.symbols(spelling).transpose(1, 2)  # (tokens, embedding, characters)
+        pooled = torch.cat([convolution(symbols).amax(-1) for convolution in self.filters.values()], dim=-1)
+        vectors: torch.Tensor = self.output(self.highways(pooled.relu()))
+        return vectors[inverse]

@@ -1,4 +1,4 @@
-"""Left-to-right decoders: three layouts of transformers, by named size."""
+"""Left-to-right decoders: three layouts of transformers, with named sizes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ class Decoder(SizedBackbone):
     paper: ClassVar[str] = "Radford et al. 2019, GPT-2; Touvron et al. 2023, LLaMA; Weller et al. 2025, Ettin"
 
     class Config(Section):
-        """Which layout, how large."""
+        """The layout and its size."""
 
         family: Literal["decoder"] = "decoder"
         kind: Literal["gpt2", "llama", "modernbert-decoder"] = Field(
-            "modernbert-decoder", description="layout of the network; modernbert-decoder is modernbert, left to right"
+            "modernbert-decoder", description="layout of the network; modernbert-decoder is the causal modernbert"
         )
         size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
         dropout: float = Field(
-            0.1, ge=0, lt=1, description="GPT used 0.1; 0 suits a single pass over the text; llama has it in attention"
+            0.1,
+            ge=0,
+            lt=1,
+            description="GPT used 0.1; use 0 for a single pass over the text; in llama it applies to attention only",
         )
-        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row that the model can read")
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
-        """Return the config of the chosen kind."""
+        """Return the config of the selected kind."""
         config = _CONFIGS[self.config.kind](size, self.config)
         config.vocab_size = vocabulary.size
         return config
@@ -59,7 +62,7 @@ def _llama(size: Size, config: Decoder.Config) -> PreTrainedConfig:
         intermediate_size=size.gated_width,
         max_position_embeddings=config.max_length,
         attention_dropout=config.dropout,
-        # At the sizes here an output matrix of its own would weigh more than all layers together.
+        # At these sizes a separate output matrix would have more parameters than all layers together.
         tie_word_embeddings=True,
     )
 
@@ -75,7 +78,7 @@ def _modernbert(size: Size, config: Decoder.Config) -> PreTrainedConfig:
         mlp_dropout=config.dropout,
         attention_dropout=0.0,
         classifier_dropout=config.dropout,
-        # Rows are short, where local attention saves nothing: every layer sees all that stands before.
+        # Local attention saves nothing on short rows, so every layer attends to all previous tokens.
         layer_types=["full_attention"] * size.layers if config.max_length <= 512 else None,
     )
 

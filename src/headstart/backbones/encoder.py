@@ -1,4 +1,4 @@
-"""Bidirectional encoders: six layouts of transformers, by named size."""
+"""Bidirectional encoders: six layouts of transformers, with named sizes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Encoder(SizedBackbone):
     paper: ClassVar[str] = "Devlin et al. 2019, BERT; Warner et al. 2024, ModernBERT"
 
     class Config(Section):
-        """Which layout, how large."""
+        """The layout and its size."""
 
         family: Literal["encoder"] = "encoder"
         kind: Literal["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"] = Field(
-            "modernbert", description="layout of the network; bert is the classic, modernbert the newest"
+            "modernbert", description="layout of the network; bert is the oldest, modernbert the newest"
         )
         size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
-        dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; 0 suits a single pass over the text")
-        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+        dropout: float = Field(0.1, ge=0, lt=1, description="BERT used 0.1; use 0 for a single pass over the text")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row that the model can read")
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
-        """Return the config of the chosen kind."""
+        """Return the config of the selected kind."""
         return _CONFIGS[self.config.kind](size, self.config, vocabulary)
 
 
@@ -60,7 +60,7 @@ def _bert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrai
 
 
 def _roberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    # RoBERTa counts positions from pad + 1. Two segment ids, so that pair tasks work with our tokenizers.
+    # RoBERTa's positions start at pad + 1. Headstart's tokenizers return segment ids for pairs, so there are two types.
     common = _common(size, config, vocabulary)
     common["max_position_embeddings"] += vocabulary.pad + 1
     return RobertaConfig(**common, pad_token_id=vocabulary.pad, type_vocab_size=2)
@@ -78,9 +78,9 @@ def _modernbert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> P
         attention_dropout=0.0,
         classifier_dropout=config.dropout,
         max_position_embeddings=config.max_length,
-        # No objective here trains [CLS] for itself, so the mean of all positions is the better summary.
+        # Masked LM does not train [CLS] specifically, so the mean over positions is the better representation.
         classifier_pooling="mean",
-        # Rows are short, where local attention saves nothing: every layer sees the whole row.
+        # Local attention saves nothing on short rows, so every layer attends to the whole row.
         layer_types=["full_attention"] * size.layers if config.max_length <= 512 else None,
         pad_token_id=vocabulary.pad,
         bos_token_id=vocabulary.cls,
@@ -91,7 +91,7 @@ def _modernbert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> P
 
 
 def _deberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    # Relative positions as DeBERTa-v3 has them, which its config's defaults leave off.
+    # Relative positions as in DeBERTa-v3; the defaults of the config disable them.
     relative: dict[str, Any] = {
         "relative_attention": True,
         "pos_att_type": ["p2c", "c2p"],

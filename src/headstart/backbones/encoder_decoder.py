@@ -1,4 +1,4 @@
-"""Encoder-decoders: two layouts of transformers, by named size, with one set of layers for both sides if wished."""
+"""Encoder-decoders: two layouts of transformers, with named sizes and optionally shared layers."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ from headstart.core.data import Vocabulary
 
 
 class EncoderDecoder(SizedBackbone):
-    """Encoder-decoder (t5, bart) that reads a text from both sides and writes another from left to right."""
+    """Encoder-decoder (t5, bart) that reads a text bidirectionally and generates another from left to right."""
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5; Lewis et al. 2020, BART"
 
     class Config(Section):
-        """Which layout, how large, one set of layers or two."""
+        """The layout, its size, and whether encoder and decoder share layers."""
 
         family: Literal["encoder-decoder"] = "encoder-decoder"
         kind: Literal["t5", "bart"] = Field(
             "t5", description="layout of the network; t5 has relative positions, bart learned ones"
         )
-        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}; its layers stand on each side")
-        dropout: float = Field(0.1, ge=0, lt=1, description="T5 and BART used 0.1; 0 suits a single pass over the text")
-        max_length: int = Field(512, ge=8, le=65536, description="longest row the model can ever read")
+        size: SizeName = Field(
+            "mini", description=f"one of {', '.join(SIZES)}, for encoder and decoder each"
+        )
+        dropout: float = Field(
+            0.1, ge=0, lt=1, description="T5 and BART used 0.1; use 0 for a single pass over the text"
+        )
+        max_length: int = Field(512, ge=8, le=65536, description="longest row that the model can read")
         tie: bool = Field(
-            False, description="encoder and decoder layers share their weights (T5's table 2: hardly any worse)"
+            False, description="encoder and decoder layers share weights (T5, table 2: almost the same quality)"
         )
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
-        """Return the config of the chosen kind."""
+        """Return the config of the selected kind."""
         return _CONFIGS[self.config.kind](size, self.config, vocabulary)
 
     def build(
         self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
-        """Return a freshly initialised model, its two sides tied if wished."""
+        """Return a randomly initialized model, with shared layers if `tie` is set."""
         model = super().build(vocabulary, seq_length, auto_class, scale, **changes)
         if self.config.tie:
             tie_layers(model)
@@ -49,19 +53,19 @@ class EncoderDecoder(SizedBackbone):
 
 
 def tie_layers(model: PreTrainedModel) -> None:
-    """Let each decoder layer use the weights of the encoder layer of its number; cross-attention stays its own.
+    """Make each decoder layer share the weights of the encoder layer of the same index, except cross-attention.
 
-    Training sees one parameter under two names. What is saved holds both copies, since transformers 5 knows no
-    such tie and would load the second one at random: the artifact is a plain model with the same logits, and call
-    this again to go on training it tied. T5's relative positions stay apart, because their buckets mean distances to
-    both sides in the encoder and to the left alone in the decoder.
+    In training, one parameter has two names. A checkpoint contains both copies, because transformers 5 does not support
+    this tie and would initialize the second one randomly. The artifact is therefore a plain model with the same logits;
+    call this function again to continue training with shared layers. T5's relative position biases are not shared,
+    because their buckets are distances to both sides in the encoder and to the left only in the decoder.
     """
     encoder, decoder = _layers(model.get_encoder()), _layers(model.get_decoder())
     targets: list[str] = []
     names = {id(module): name for name, module in model.named_modules()}
-    # A head that reads the encoder alone comes without a decoder.
-    for ours, theirs in zip(encoder, decoder, strict=True) if decoder else ():
-        for source, target in zip(_common_modules(ours), _common_modules(theirs), strict=True):
+    # A model whose head reads only the encoder has no decoder.
+    for encoder_layer, decoder_layer in zip(encoder, decoder, strict=True) if decoder else ():
+        for source, target in zip(_common_modules(encoder_layer), _common_modules(decoder_layer), strict=True):
             for name, parameter in source.named_parameters():
                 if "relative_attention_bias" not in name:
                     parent, _, leaf = name.rpartition(".")
@@ -71,7 +75,7 @@ def tie_layers(model: PreTrainedModel) -> None:
 
 
 def _separate(targets: Sequence[str], _: torch.nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """Copy the tied weights in a state dict, so that each name has a tensor of its own."""
+    """Clone the tied weights in a state dict, so that each name has its own tensor."""
     for name in targets:
         state[prefix + name] = state[prefix + name].clone()
 
@@ -82,7 +86,7 @@ def _layers(stack: torch.nn.Module) -> Sequence[torch.nn.Module]:
 
 
 def _common_modules(layer: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return what encoder and decoder layers have in common: self-attention, feed-forward and their norms."""
+    """Return the modules that encoder and decoder layers have in common: self-attention, feed-forward and norms."""
     if isinstance(steps := getattr(layer, "layer", None), torch.nn.ModuleList):
         return [steps[0], steps[-1]]
     names = ("self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")
@@ -100,7 +104,7 @@ def _t5(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> Pr
         dropout_rate=config.dropout,
         classifier_dropout=config.dropout,
     )
-    # T5 has no token for the beginning: padding starts the decoder.
+    # T5 has no beginning-of-text token; the padding token starts the decoder.
     network.decoder_start_token_id = vocabulary.pad
     return network
 
@@ -120,9 +124,9 @@ def _bart(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> 
         activation_dropout=config.dropout,
         classifier_dropout=config.dropout,
         max_position_embeddings=config.max_length,
-        # BART's decoder starts with the end-of-text token, as its released checkpoints do.
+        # BART's decoder starts with the end-of-text token, as in its released checkpoints.
         decoder_start_token_id=vocabulary.sep,
-        # An end that the model did not predict is not forced on what it generates.
+        # Do not force an end-of-text token that the model did not generate.
         forced_eos_token_id=None,
     )
 

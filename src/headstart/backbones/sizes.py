@@ -1,4 +1,4 @@
-"""Named sizes, and what every family does with a config of transformers."""
+"""Named sizes, and the base class of the families that have them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from headstart.core.errors import RecipeError
 
 
 class Size(NamedTuple):
-    """Layers, width and attention heads: the three numbers that name a network's size."""
+    """The size of a network: layers, hidden size and attention heads."""
 
     layers: int
     hidden: int
     heads: int
 
     def scaled(self, factor: float) -> Size:
-        """Return a size of the same depth with the width multiplied, in whole heads of the same width."""
+        """Return a size of the same depth with a scaled width, rounded to whole attention heads of the same width."""
         width = self.hidden // self.heads
         heads = max(1, round(self.heads * factor))
         return Size(self.layers, heads * width, heads)
 
     @property
     def gated_width(self) -> int:
-        """Return the width of a gated feed-forward: three matrices with the parameters of BERT's two at 4 × hidden."""
+        """Return the width of a gated feed-forward whose three matrices have the parameters of BERT's two matrices."""
         return max(64, round(self.hidden * 8 / 3 / 64) * 64)
 
 
@@ -48,7 +48,7 @@ SIZES: dict[str, Size] = {
     "12-1024-16": Size(12, 1024, 16),
     "24-1024-16": Size(24, 1024, 16),
 }
-"""Named sizes. tiny to medium are those of Turc et al. 2019, base and large BERT's."""
+"""Named sizes: tiny to medium are from Turc et al. 2019, base and large from BERT."""
 
 
 def _known(value: str) -> str:
@@ -58,31 +58,31 @@ def _known(value: str) -> str:
 
 
 SizeName = Annotated[str, AfterValidator(_known)]
-"""A setting that names one of the sizes."""
+"""The type of a config field that is the name of a size."""
 
 
 class SizedBackbone(ABC):
-    """Base of the families with named sizes: a subclass says by `layout` what config a size has."""
+    """Base class of families with named sizes; a subclass implements `layout`."""
 
     config: Any
-    """The section of the recipe: its `size`, and `max_length`, the longest row the model can ever read."""
+    """The section of the recipe, with the fields `size` and `max_length` (the longest row that the model can read)."""
 
     def __init__(self, config: Any) -> None:
-        """Remember the section of the recipe."""
+        """Store the section of the recipe."""
         self.config = config
 
     @abstractmethod
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
-        """Return the config of a network of this size for this vocabulary."""
+        """Return the transformers config of a network of this size for this vocabulary."""
 
     def build(
         self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
-        """Return a freshly initialised model for this vocabulary, with the head of a transformers class."""
+        """Return a randomly initialized model of the transformers class `auto_class` for this vocabulary."""
         if seq_length > self.config.max_length:
             raise RecipeError(
-                f"training.seq_length is {seq_length}; backbone.max_length is {self.config.max_length}",
-                do="Shorten the rows or raise backbone.max_length",
+                f"training.seq_length is {seq_length}, but backbone.max_length is {self.config.max_length}",
+                do="Lower training.seq_length or raise backbone.max_length",
             )
         config = self.layout(SIZES[self.config.size].scaled(scale), vocabulary)
         config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
@@ -93,6 +93,6 @@ class SizedBackbone(ABC):
 
 
 def change(config: PreTrainedConfig, changes: Mapping[str, Any]) -> None:
-    """Overwrite fields of a config."""
+    """Set fields of a transformers config in place."""
     for name, value in changes.items():
         setattr(config, name, value)

@@ -1,4 +1,4 @@
-"""XLNet: one Transformer with two streams of attention, for prediction in any order."""
+"""XLNet: a Transformer with two-stream attention, for prediction in any order."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headstart.core.data import Vocabulary
 
 
 class XLNet(SizedBackbone):
-    """Two-stream Transformer with relative positions: what a token is, and what is asked of its place."""
+    """Transformer with relative positions and two-stream attention: a content stream and a query stream (XLNet)."""
 
     paper: ClassVar[str] = "Yang et al. 2019, XLNet"
 
     class Config(Section):
-        """How large."""
+        """The size."""
 
         family: Literal["xlnet"] = "xlnet"
         size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
-        dropout: float = Field(0.1, ge=0, lt=1, description="XLNet used 0.1; 0 suits a single pass over the text")
-        max_length: int = Field(512, ge=8, le=65536, description="longest row; positions are relative and set no limit")
+        dropout: float = Field(0.1, ge=0, lt=1, description="XLNet used 0.1; use 0 for a single pass over the text")
+        max_length: int = Field(512, ge=8, le=65536, description="longest row; relative positions have no limit")
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
         """Return XLNet's config."""
@@ -34,10 +34,10 @@ class XLNet(SizedBackbone):
             n_head=size.heads,
             d_inner=4 * size.hidden,
             dropout=self.config.dropout,
-            # Rows are shuffled, so none is the continuation of the one before and there is nothing to remember.
+            # Rows are shuffled, so no row continues the previous one and a memory would be useless.
             mem_len=None,
             use_mems_eval=False,
-            # XLNet's tokenizer puts [CLS] last, ours puts it first. The mean would be taken over padding too.
+            # XLNet's tokenizer puts [CLS] last, Headstart's tokenizers first. The mean would include padding.
             summary_type="first",
             summary_last_dropout=self.config.dropout,
         )

@@ -1,1 +1,1 @@
-"""Contracts, config, registry, artifacts, errors: what everything else builds on, without torch."""
+"""Contracts, configs, registry, artifacts and errors: the base of everything else, without torch."""

@@ -1,7 +1,11 @@
-"""A folder that is complete or absent.
+"""Artifacts: folders that are either complete or absent.
 
-Files are staged beside their target, hashed into a manifest, flushed to disk with their folder, and only
-then renamed into place. `headstart.json` is that manifest: whoever finds it finds the whole artifact.
+Files are staged beside their target, hashed into a manifest, flushed to disk together with their folder, and only then
+renamed into place. `headstart.json` is that manifest: a folder that has it is complete.
+
+    with artifact.staged(target, "checkpoint", seed=0) as staging:
+        save_file(weights, staging / "model.safetensors")
+        staging.facts["metrics"] = {"accuracy": 0.9}
 """
 
 from __future__ import annotations
@@ -14,55 +18,74 @@ import platform
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import ArtifactError, ResourceError
-from headstart.core.lock import held
+from headstart.core.lock import lock_beside
 
+Folder = str | os.PathLike[str]
 FileFacts = dict[str, Any]
-"""Size and hash of a file, as a manifest states them."""
+"""Size and hash of a file, as the manifest records them."""
 MANIFEST = "headstart.json"
 FORMAT = 2
-"""2: the manifest bears a seal, a hash of itself. Folders of format 1 have none, and are read as before."""
-_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+"""Since format 2 the manifest contains a seal, a hash of itself. Folders of format 1 have none and are still read."""
+_PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy", "scikit-learn")
+_RESTORE = "Restore the folder or create it again"
+
+
+@dataclass
+class Staging:
+    """The folder that an artifact is written into, and what its manifest will record.
+
+    `staging / "model.safetensors"` is a path in that folder, and `str(staging)` or `os.fspath(staging)` is the folder.
+    """
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Entries of the manifest: recipe, parents, seed, metrics, cost, … They may be added until the block ends."""
+    hashed: dict[str, FileFacts] = field(default_factory=dict)
+    """Size and hash of files whose writers have computed them already, by relative path. The others are hashed."""
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Path:
+        return self.path / name
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 @contextmanager
-def staged(
-    target: Path, kind: str, *, size_hint: int = 0, known: Mapping[str, FileFacts] | None = None, **facts: Any
-) -> Iterator[Path]:
-    """Yield a folder to write into; on leaving, it becomes `target`, whole, or nothing remains of it.
+def staged(target: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Staging]:
+    """Yield a folder to write into; when the block ends it becomes `target`, and after an exception it is removed.
 
-    `facts` (recipe, parents, seed, metrics, cost, …) go into the manifest. An existing target is replaced
-    only by the final rename. `size_hint` in bytes is checked against the free space first. `known` describes
-    files that whoever wrote them has hashed; it may be filled before the block ends.
+    Args:
+        target: the folder to create. An existing one is replaced only by the final rename.
+        kind: what the artifact is, for `verify`.
+        size_hint: the expected size in bytes, which is compared with the free disk space first.
+        **facts: entries of the manifest that are known in advance; see `Staging.facts` for later ones.
     """
     require_space(target.parent, size_hint)
-    staging = _staging_folder(target)
-    try:
+    with _staging(target, target, facts) as staging:
         yield staging
-        seal(staging, kind, known, **facts)
-        _replace(staging, target)
-    except Exception as error:
-        if is_disk_full(error):
-            raise ResourceError(f"the disk filled up while {target} was written", do=_SPACE_ADVICE) from error
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _seal(staging, kind)
+        _replace(staging.path, target)
 
 
-def make_once(target: Path, kind: str, write: Callable[[Path], Any], **facts: Any) -> bool:
-    """Let `write` fill the folder that becomes `target`, as in `staged`, unless it is complete; say whether it did.
+def make_once(target: Path, kind: str, write: Callable[[Staging], Any], **facts: Any) -> bool:
+    """Create `target` as `staged` does, with `write` filling the folder, unless it is complete; True if it was created.
 
-    Of several processes that want the same target one makes it, and the others wait for it.
+    If several processes ask for the same target, one creates it and the others wait.
     """
     if is_complete(target):
         return False
-    with held(target):
+    with lock_beside(target):
         if is_complete(target):
             return False
         with staged(target, kind, **facts) as staging:
@@ -71,92 +94,66 @@ def make_once(target: Path, kind: str, write: Callable[[Path], Any], **facts: An
 
 
 @contextmanager
-def published(folder: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Path]:
-    """Like `staged`, but into a folder that already holds a run's own records, which stay.
+def published(folder: Path, kind: str, *, size_hint: int = 0, **facts: Any) -> Iterator[Staging]:
+    """Like `staged`, but into a run's folder, whose other files (recipe, logs, …) are kept.
 
     Files are moved one by one and the manifest last, so that a folder with a manifest is complete.
-    `facts` may be extended by writing to the dictionary that it names before the block ends.
     """
     require_space(folder, size_hint)
-    staging = _staging_folder(folder / "model")
-    try:
+    with _staging(folder / _PUBLISHING, folder, facts) as staging:
         yield staging
-        seal(staging, kind, **facts)
-        entries = sorted(staging.iterdir(), key=lambda path: path.name == MANIFEST)
+        _seal(staging, kind)
+        entries = sorted(staging.path.iterdir(), key=lambda path: path.name == MANIFEST)
         for entry in entries:
             destination = folder / entry.name
             if destination.is_dir():
                 shutil.rmtree(destination)
             os.replace(entry, destination)
         flush(folder)
-    except Exception as error:
-        if is_disk_full(error):
-            raise ResourceError(f"the disk filled up while {folder} was written", do=_SPACE_ADVICE) from error
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
-def amended(folder: Path, **facts: Any) -> Iterator[Path]:
-    """Write some files of a finished artifact anew, with other facts in its manifest; the others stay as they are.
+def amended(folder: Path, **facts: Any) -> Iterator[Staging]:
+    """Rewrite some files of a finished artifact and update its manifest with `facts`; the other files stay.
 
-    Killed in between, the folder holds new files under the old manifest until the same is done again.
+    If the process is killed in between, the folder has new files under the old manifest until this is repeated.
     """
     manifest = read_manifest(folder)
-    staging = _staging_folder(folder / "model")
-    try:
+    with _staging(folder / _PUBLISHING, folder, facts) as staging:
         yield staging
-        for path in sorted(staging.iterdir()):
+        for path in sorted(staging.path.iterdir()):
             flush(path)
             manifest["files"][path.name] = describe(path)
             os.replace(path, folder / path.name)
-        manifest = json.loads(json.dumps(manifest | facts))
-        manifest["seal"] = _seal(manifest)
+        manifest = json.loads(json.dumps(manifest | staging.facts))
+        manifest["seal"] = _hash_of(manifest)
         write_whole(folder / MANIFEST, _text(manifest))
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
-def seal(folder: Path, kind: str, known: Mapping[str, FileFacts] | None = None, **facts: Any) -> None:
-    """Write the manifest of a folder and flush every file of it to disk; files that are `known` are not hashed."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    manifest = {
-        "format": FORMAT,
-        "kind": kind,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **facts,
-        "versions": versions(),
-        "files": {name: (known or {}).get(name) or describe(path) for name, path in names.items()},
-    }
-    # As it will be read: keys are strings there, tuples are lists.
-    manifest = json.loads(json.dumps(manifest))
-    manifest["seal"] = _seal(manifest)
-    (folder / MANIFEST).write_text(_text(manifest), encoding="utf-8")
-    for path in [*files, folder / MANIFEST]:
-        flush(path)
-    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
-        flush(path)
-    flush(folder)
+def discard_staging(folder: Path) -> None:
+    """Remove what `published` or `amended` staged in a folder before it was killed."""
+    shutil.rmtree(_staging_path(folder / _PUBLISHING), ignore_errors=True)
 
 
 def describe(path: Path) -> FileFacts:
-    """Return what a manifest says of a file: its size and its hash."""
+    """Return what a manifest records about a file: its size and its hash."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
-def is_complete(folder: Path) -> bool:
-    """Say whether a folder holds a finished artifact, by its manifest alone."""
-    return (folder / MANIFEST).is_file()
+def is_complete(folder: Folder) -> bool:
+    """True if a folder is a finished artifact, which its manifest alone decides."""
+    return (Path(folder) / MANIFEST).is_file()
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Folder) -> dict[str, Any]:
     """Return the manifest of an artifact."""
+    folder = Path(folder)
     path = folder / MANIFEST
     if not folder.is_dir():
         raise ArtifactError(
-            f"there is no folder {folder}", allowed="An artifact is a folder with a headstart.json", do="Check the path"
+            f"there is no folder {folder}",
+            allowed=f"An artifact is a folder with a {MANIFEST}",
+            do="Check the path",
         )
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -165,54 +162,40 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has no {MANIFEST}", allowed="A finished artifact has one", do="Finish the run first"
         ) from error
     except (ValueError, OSError) as error:
-        raise ArtifactError(f"{path} cannot be read ({error})", do="Restore the folder or make it anew") from error
+        raise ArtifactError(f"{path} cannot be read ({error})", do=_RESTORE) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise ArtifactError(f"{path} is no manifest of ours", do="Restore the folder or make it anew")
+        raise ArtifactError(f"{path} is not a Headstart manifest", do=_RESTORE)
     return manifest
 
 
-def verify(folder: Path, kind: str | None = None, trusted: Collection[str] = ()) -> dict[str, Any]:
-    """Check the manifest of an artifact against its seal and every file against the manifest; returns the manifest.
+def verify(folder: Folder, kind: str | None = None, trusted: Collection[str] = ()) -> dict[str, Any]:
+    """Check an artifact's manifest against its seal and every file against the manifest; return the manifest.
 
-    Of files that are `trusted`, since another process has just hashed them, the size alone is checked.
+    Files in `trusted` were hashed by another process a moment ago: only their size is checked.
     """
+    folder = Path(folder)
     manifest = read_manifest(folder)
-    sealed = manifest.get("format") == FORMAT and manifest.get("seal") == _seal(manifest)
-    # Down to the last byte: a manifest that lost its end of line may be about to lose more.
+    sealed = manifest.get("format") == FORMAT and manifest.get("seal") == _hash_of(manifest)
+    # To the last byte: a manifest that lost its final newline may be about to lose more.
     sealed = sealed and (folder / MANIFEST).read_text(encoding="utf-8") == _text(manifest)
     if not sealed and (manifest.get("format") != 1 or "seal" in manifest):
-        raise ArtifactError(
-            f"{folder / MANIFEST} is not what was written (its seal differs)", do="Restore the folder or make it anew"
-        )
+        raise ArtifactError(f"{folder / MANIFEST} was modified after it was written (its seal differs)", do=_RESTORE)
     if kind is not None and manifest.get("kind") != kind:
         raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a {kind} is needed here")
-    for name, stated in manifest["files"].items():
+    for name, recorded in manifest["files"].items():
         path = folder / name
-        if not isinstance(stated, dict) or not {"bytes", "sha256"} <= stated.keys():
-            raise ArtifactError(
-                f"{folder / MANIFEST} does not say what {name} holds", do="Restore the folder or make it anew"
-            )
+        if not isinstance(recorded, dict) or not {"bytes", "sha256"} <= recorded.keys():
+            raise ArtifactError(f"{folder / MANIFEST} does not record the size and hash of {name}", do=_RESTORE)
         if not path.is_file():
-            raise ArtifactError(f"{folder} lacks {name}", do="Restore the folder or make it anew")
-        if path.stat().st_size != stated["bytes"] or (name not in trusted and sha256(path) != stated["sha256"]):
-            raise ArtifactError(
-                f"{path} is not what was written (its hash differs)", do="Restore the folder or make it anew"
-            )
+            raise ArtifactError(f"{folder} lacks {name}", do=_RESTORE)
+        if path.stat().st_size != recorded["bytes"] or (name not in trusted and sha256(path) != recorded["sha256"]):
+            raise ArtifactError(f"{path} was modified after it was written (its hash differs)", do=_RESTORE)
     return manifest
 
 
-def _text(manifest: dict[str, Any]) -> str:
-    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-
-
-def _seal(manifest: dict[str, Any]) -> str:
-    """Return the hash of a manifest without its seal."""
-    rest = {key: value for key, value in manifest.items() if key != "seal"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def identity(folder: Path) -> str:
-    """Return a hash that names an artifact's content: of its manifest's file hashes, or of the files."""
+def identity(folder: Folder) -> str:
+    """Return a hash of an artifact's content, from the file hashes in its manifest or else from the files."""
+    folder = Path(folder)
     if is_complete(folder):
         files = read_manifest(folder)["files"]
         parts = [f"{name}:{files[name]['sha256']}" for name in sorted(files)]
@@ -222,14 +205,14 @@ def identity(folder: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide a result."""
+    """Return the versions of Python and of the packages that affect a result."""
     return dict(_versions())
 
 
 @lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
-    """Look the versions up once: 20 ms of parsing, which a study's smallest cells would feel."""
-    # Here, since it takes 40 ms that `headstart --help` has no use for.
+    """Look the versions up once, because parsing takes 20 ms, which the smallest cells of a study would notice."""
+    # Imported here because it takes 40 ms, which `headstart --help` does not need.
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -242,11 +225,11 @@ def _versions() -> dict[str, str]:
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Raise before writing if the disk under `folder` has no room for `size` bytes and a tenth more."""
-    probe = folder
-    while not probe.exists():
-        probe = probe.parent
-    free = shutil.disk_usage(probe).free
+    """Raise before writing if the disk that contains `folder` has less than 1.1 times `size` bytes free."""
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if free < size * 1.1:
         raise ResourceError(
             f"{folder} needs {size * 1.1 / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free", do=_SPACE_ADVICE
@@ -254,7 +237,7 @@ def require_space(folder: Path, size: int) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Say whether an error, or one behind it, means a full disk; libraries in Rust tell so in words alone."""
+    """True if an error, or one of its causes, means a full disk; libraries in Rust report it only in the message."""
     link: BaseException | None = error
     while link is not None:
         if getattr(link, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(link):
@@ -264,26 +247,26 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def explain(error: Exception) -> ResourceError | None:
-    """Turn what the system refuses (a full disk, a forbidden path) into an error for a person; None for our faults."""
+    """Return a user-facing error for a full disk or a path that the system refuses, or None for any other error."""
     if is_disk_full(error):
         return ResourceError("the disk filled up", allowed="Writing needs free space", do=_SPACE_ADVICE)
-    if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:
+    if not isinstance(error, OSError) or error.errno not in _PATH_ERRORS or error.filename is None:
         return None
     return ResourceError(
-        f"the system refuses {error.filename} ({error.strerror})",
-        allowed="Paths must be yours to use, and every part of an output's path a folder",
+        f"the operating system refuses access to {error.filename} ({error.strerror})",
+        allowed="You need permission for the path, and every part of an output's path must be a folder",
         do="Change the permissions or choose another path",
     )
 
 
 def sha256(path: Path) -> str:
-    """Hash a file without reading it whole into memory."""
+    """Return the SHA-256 hash of a file, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write one small file so that whoever reads it finds the old text or the new one, never a part."""
+    """Write a small file atomically: readers see the old text or the new one, never a part."""
     staging = path.with_name(f".{path.name}.staging")
     staging.write_text(text, encoding="utf-8")
     flush(staging)
@@ -292,30 +275,80 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Force a file or a folder's entries to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot flush a folder.
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
 
+@contextmanager
+def _staging(target: Path, reported: Path, facts: Mapping[str, Any]) -> Iterator[Staging]:
+    """Yield an empty staging folder beside the target and remove it at the end; name a full disk in the error."""
+    staging = Staging(_staging_folder(target), dict(facts))
+    try:
+        yield staging
+    except Exception as error:
+        if is_disk_full(error):
+            raise ResourceError(f"the disk filled up while {reported} was written", do=_SPACE_ADVICE) from error
+        raise
+    finally:
+        shutil.rmtree(staging.path, ignore_errors=True)
+
+
 def _staging_folder(target: Path) -> Path:
-    """Make an empty staging folder beside the target, clearing or putting back what a killed run left there."""
+    """Create an empty staging folder beside the target; clear or restore what a killed process left there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     outgoing = _outgoing(target)
     if outgoing.exists() and not target.exists():
         os.rename(outgoing, target)
     shutil.rmtree(outgoing, ignore_errors=True)
-    staging = target.parent / f".{target.name}.staging"
+    staging = _staging_path(target)
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     return staging
 
 
+def _staging_path(target: Path) -> Path:
+    return target.parent / f".{target.name}.staging"
+
+
 def _outgoing(target: Path) -> Path:
-    """Where the old target lies between the two renames that put the new one in its place."""
+    """Return where the old target is between the two renames that replace it."""
     return target.parent / f".{target.name}.outgoing"
+
+
+def _seal(staging: Staging, kind: str) -> None:
+    """Write the manifest of a staged folder and flush every file to disk."""
+    folder = staging.path
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **staging.facts,
+        "versions": versions(),
+        "files": {name: staging.hashed.get(name) or describe(path) for name, path in names.items()},
+    }
+    # In the form in which it will be read back: keys are strings, tuples are lists.
+    manifest = json.loads(json.dumps(manifest))
+    manifest["seal"] = _hash_of(manifest)
+    (folder / MANIFEST).write_text(_text(manifest), encoding="utf-8")
+    mode = (folder / MANIFEST).stat().st_mode
+    for path in [*files, folder / MANIFEST]:
+        # safetensors creates files that only their owner can read; the manifest has the mode of the user's umask.
+        if path.stat().st_mode != mode:
+            path.chmod(mode)
+        flush(path)
+    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+        flush(path)
+    flush(folder)
 
 
 def _replace(staging: Path, target: Path) -> None:
@@ -329,4 +362,16 @@ def _replace(staging: Path, target: Path) -> None:
     flush(target.parent)
 
 
-_SPACE_ADVICE = "Free some space, or set `output` to another disk; a run that was stopped goes on when started again"
+def _text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+
+
+def _hash_of(manifest: dict[str, Any]) -> str:
+    """Return the hash of a manifest without its seal."""
+    rest = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+_PUBLISHING = "model"
+"""Names the staging folder of a run's folder: `.model.staging`."""
+_SPACE_ADVICE = "Free some space, or set `output` to another disk; rerun the same command to resume an interrupted run"

@@ -1,7 +1,7 @@
-"""Recipes: pydantic models in YAML, with dotted overrides, hints for misspelt keys and a full dump.
+"""Recipes: pydantic models read from YAML, with dotted overrides, hints for misspelled keys and a complete dump.
 
-A section such as `objective: {name: masked_lm, rate: 0.15}` is validated by the Config of the class that
-its selector names, so a setting is declared once, by the class that reads it.
+A section such as `objective: {name: masked_lm, rate: 0.15}` is validated by the `Config` of the registered class that
+it names, so each setting is declared once, by the class that reads it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pydantic_core import PydanticCustomError
 
 from headstart.core import registry, renames
 from headstart.core.errors import RecipeError, first_line
-from headstart.core.validation_errors import sentences
+from headstart.core.validation_errors import format_validation_errors
 
 RecipeT = TypeVar("RecipeT", bound=BaseModel)
 
 
 class Section(BaseModel):
-    """Base of every part of a recipe: unknown keys are errors, values do not change after validation."""
+    """Base class of recipe sections: unknown keys are errors, and values are frozen after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 @dataclass(frozen=True)
 class RegistryField:
-    """Marks a field whose class is chosen by name from a group of the registry."""
+    """Marks a recipe field whose class is selected by name from a group of the registry."""
 
     group: str
 
@@ -51,7 +51,7 @@ AdaptationSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryF
 def load(path: str | Path, model: type[RecipeT], overrides: Sequence[str] = ()) -> RecipeT:
     """Read a YAML recipe, apply dotted overrides, and validate it into `model`.
 
-    `${here}` stands for the recipe's own folder and `${NAME:-default}` for an environment variable.
+    `${here}` expands to the folder of the recipe file, `${NAME:-default}` to an environment variable.
     """
     path = find(path)
     raw = parse(path)
@@ -59,40 +59,40 @@ def load(path: str | Path, model: type[RecipeT], overrides: Sequence[str] = ()) 
 
 
 def find(path: str | Path) -> Path:
-    """Return the recipe file: as given, or the one of that name that the package ships."""
+    """Return the path of a recipe file: the given one, or the recipe of that name in the package."""
     path = Path(path)
     if path.is_file():
         return path
-    shipped = Path(__file__).parent.parent / path
-    if path.parts[:1] == ("recipes",) and shipped.is_file():
+    shipped = Path(__file__).parent.parent / "shipped" / path
+    if path.parts[:1] in (("recipes",), ("studies",)) and shipped.is_file():
         return shipped
     siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     raise RecipeError(
         f"there is no recipe at {path}{registry.suggest(path.name, siblings)}",
-        do="Give the path of a YAML file; `headstart schema VERB` describes one",
+        do="Pass the path of a YAML file; `headstart schema VERB` describes its keys",
     )
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """Read a YAML file into plain dictionaries, with `${…}` replaced."""
+    """Read a YAML file into plain dictionaries and expand `${…}`."""
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path} is not UTF-8 text (byte {error.start})", do="Save it as UTF-8") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise RecipeError(
-            f"{path}{place} is not valid YAML: {getattr(error, 'problem', error)}",
-            do="Mend that line; text with `: `, `[` or `#` in it wants quotes",
+            f"{path}{position} is not valid YAML: {getattr(error, 'problem', error)}",
+            do="Fix that line; quote text that contains `: `, `[` or `#`",
         ) from error
     except (ValueError, RecursionError) as error:
-        # A number of thousands of digits, brackets nested a thousand deep.
-        raise RecipeError(f"{path} holds what no recipe needs ({first_line(error)})", do="Mend the file") from error
+        # A number with thousands of digits, or brackets nested a thousand deep.
+        raise RecipeError(f"{path} is not a recipe ({first_line(error)})", do="Fix the file") from error
     if not isinstance(raw, dict):
-        held = {"NoneType": "nothing", "str": "plain text", "list": "a list"}.get(type(raw).__name__, repr(raw))
+        content = {"NoneType": "empty", "str": "plain text", "list": "a list"}.get(type(raw).__name__, repr(raw))
         raise RecipeError(
-            f"{path} holds {held}",
+            f"{path} is {content}",
             allowed="A recipe is a mapping of keys to values",
             do="`headstart schema VERB` describes every key",
         )
@@ -101,71 +101,87 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy with `training.budget=5 min` and the like set; values are read as YAML."""
+    """Return a copy with overrides such as `training.budget=5 min` applied; values are parsed as YAML."""
     raw = copy.deepcopy(raw)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise RecipeError(
                 f"override {override!r} has no '='",
-                allowed="Overrides read key.subkey=value",
+                allowed="An override is written key.subkey=value",
                 do="Quote values with spaces",
             )
-        node: Any = raw
-        *parents, last = key.strip().split(".")
-        for parent in parents:
-            node = node.setdefault(parent, {})
-            if not isinstance(node, dict):
-                raise RecipeError(
-                    f"override {override!r} goes into {parent!r}, which is a value, not a section",
-                    do="Set it as a whole, or leave out what follows the dot",
-                )
         try:
-            node[last] = yaml.load(value, Loader=_Loader) if value else None
+            parsed = yaml.load(value, Loader=_Loader) if value else None
         except yaml.YAMLError as error:
-            raise RecipeError(f"override {override!r} has a value that is not YAML") from error
+            raise RecipeError(f"the value of override {override!r} is not valid YAML") from error
+        set_dotted(raw, key.strip(), parsed)
     return raw
 
 
+def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a value in nested sections by its dotted key, such as `training.budget`; missing sections are created.
+
+    A registered section that is given by its name alone, such as `adaptation: lora`, becomes a section first.
+    """
+    *parents, last = key.split(".")
+    section = tree
+    for parent in parents:
+        below = section.get(parent)
+        selector = registry.SELECTOR.get(f"{parent}s")
+        if below is None:
+            below = {}
+        elif isinstance(below, str) and selector is not None:
+            below = {selector: below}
+        if not isinstance(below, dict):
+            raise RecipeError(
+                f"override {key!r} sets a key inside {parent!r}, which is a value, not a section",
+                do=f"Set {parent!r} itself, or correct the key",
+            )
+        section[parent] = below
+        section = below
+    section[last] = value
+
+
 def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -> RecipeT:
-    """Validate plain dictionaries into a recipe, every default filled, or raise one error with all faults."""
-    faults: list[str] = []
+    """Validate plain dictionaries into a recipe with all defaults filled in; one error lists every problem."""
+    problems: list[str] = []
     raw = dict(raw)
-    for name, field, group in _chosen_fields(model):
+    for name, field, group in _registry_fields(model):
         if name in raw:
-            raw[name] = choose(group, name, raw[name], faults)
+            raw[name] = resolve_section(group, name, raw[name], problems)
         elif field.is_required():
             known = registry.names(group)
             example = f"{name}: {{{registry.SELECTOR[group]}: {known[0]}}}"
-            faults.append(f"{name} is missing; known: {', '.join(known)}. Add it, such as `{example}`.")
+            problems.append(f"{name} is missing; known: {', '.join(known)}. Add it, for example `{example}`.")
             raw[name] = None
         else:
-            raw[name] = choose(group, name, field.get_default(call_default_factory=True), faults)
+            raw[name] = resolve_section(group, name, field.get_default(call_default_factory=True), problems)
     try:
         recipe = model.model_validate(raw)
     except ValidationError as error:
-        faults = sentences(model, error.errors()) + faults
-    if faults:
+        problems = format_validation_errors(model, error.errors()) + problems
+    if problems:
         verb = getattr(model, "verb", None)
-        described = f"`headstart schema {verb}` describes every key" if verb else ""
-        raise RecipeError(f"{where}: " + "\n  ".join(faults), do=described)
+        advice = f"`headstart schema {verb}` describes every key" if verb else ""
+        raise RecipeError(f"{where}: " + "\n  ".join(problems), do=advice)
     return recipe
 
 
 def fill_saved(model: type[RecipeT], raw: Mapping[str, Any], where: str) -> RecipeT:
-    """Validate the recipe that an artifact holds; keys that were renamed since are translated."""
+    """Validate a recipe that was saved in an artifact; keys renamed since then are translated."""
     return fill(model, renames.upgrade(raw), where)
 
 
-def require_own_names(names: Sequence[str], what: str) -> None:
-    """Raise ValueError, for a section's validator, where two of some things have one name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"the name {twice!r} stands twice; every {what} needs its own.")
+def require_unique_names(names: Sequence[str], what: str) -> None:
+    """Raise a ValueError, for use in a section's validator, if a name occurs more than once."""
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated:
+        raise ValueError(f"the name {repeated!r} occurs twice; every {what} needs a name of its own.")
 
 
 def to_dict(recipe: BaseModel) -> dict[str, Any]:
-    """Return the filled recipe as plain JSON types: every default written out."""
+    """Return the filled recipe as plain JSON types, with every default written out."""
     return recipe.model_dump(mode="json")
 
 
@@ -181,9 +197,9 @@ def fingerprint(value: Any, length: int = 16) -> str:
 
 
 def schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a recipe with every registered section in it, for editors to complete from."""
+    """Return the JSON Schema of a recipe, including every registered section, for completion in editors."""
     document = model.model_json_schema()
-    for name, _, group in _chosen_fields(model):
+    for name, _, group in _registry_fields(model):
         names = registry.names(group)
         document["properties"][name] = {"oneOf": [{"enum": names}, *(_section_schema(group, entry) for entry in names)]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
@@ -207,17 +223,17 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
     return [_inline(item, definitions) for item in node] if isinstance(node, list) else node
 
 
-def _chosen_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
+def _registry_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
     for name, field in model.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, RegistryField):
                 yield name, field, mark.group
 
 
-def choose(group: str, name: str, value: Any, faults: list[str], weighted: bool = False) -> Any:
-    """Validate one section by the Config of the class that it names; faults are collected, not raised.
+def resolve_section(group: str, name: str, value: Any, problems: list[str], weighted: bool = False) -> Any:
+    """Validate one section with the `Config` of the registered class that it names; append problems to the list.
 
-    One of several that are weighed against each other has a `weight` among its settings.
+    With `weighted`, the section is one of several in a mixture and has a `weight` among its settings.
     """
     selector = registry.SELECTOR[group]
     if isinstance(value, Section):
@@ -227,46 +243,46 @@ def choose(group: str, name: str, value: Any, faults: list[str], weighted: bool 
     if isinstance(value, str):
         value = {selector: value}
     if not isinstance(value, dict) or not isinstance(value.get(selector), str):
-        faults.append(f"{name} needs a {selector}; known: {', '.join(registry.names(group))}.")
+        problems.append(f"{name} needs a {selector}; known: {', '.join(registry.names(group))}.")
         return None
     try:
         config: type[Section] = registry.resolve(group, value[selector]).Config
         config = _weighted(config) if weighted else config
         return config.model_validate(value)
     except RecipeError as error:
-        faults.append(f"{name}.{selector}: {error}")
+        problems.append(f"{name}.{selector}: {error}")
     except ValidationError as error:
-        faults.extend(sentences(config, error.errors(), prefix=(name,)))
+        problems.extend(format_validation_errors(config, error.errors(), prefix=(name,)))
     return None
 
 
-def resolve_sections(group: str, name: str, values: Sequence[Any], without: Sequence[str] = ()) -> list[Section]:
-    """Validate a list of weighed sections, for a field's validator; `without` names entries that may not be there."""
-    faults: list[str] = []
-    sections = [choose(group, f"{name}.{place}", value, faults, weighted=True) for place, value in enumerate(values)]
-    for place, section in enumerate(sections):
-        found = getattr(section, registry.SELECTOR[group], None)
-        if found in without:
-            faults.append(f"{name}.{place} is {found!r}, which cannot stand here.")
-    if faults:
-        raise PydanticCustomError("sections", "{sentences}", {"sentences": " ".join(faults), "faults": faults})
+def resolve_sections(group: str, name: str, values: Sequence[Any], exclude: Sequence[str] = ()) -> list[Section]:
+    """Validate a list of weighted sections, for use in a field's validator; entries named in `exclude` are refused."""
+    problems: list[str] = []
+    sections = [resolve_section(group, f"{name}.{i}", value, problems, weighted=True) for i, value in enumerate(values)]
+    for i, section in enumerate(sections):
+        entry = getattr(section, registry.SELECTOR[group], None)
+        if entry in exclude:
+            problems.append(f"{name}.{i} is {entry!r}, which is not allowed here.")
+    if problems:
+        raise PydanticCustomError("sections", "{sentences}", {"sentences": " ".join(problems), "problems": problems})
     return sections
 
 
-def schema_of_several(group: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON Schema of one of the weighed sections of a list."""
-    configs = {name: registry.resolve(group, name).Config for name in registry.names(group) if name not in without}
+def weighted_section_schema(group: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON Schema of one section in a list of weighted sections."""
+    configs = {name: registry.resolve(group, name).Config for name in registry.names(group) if name not in exclude}
     names = [name for name, config in configs.items() if "weight" not in config.model_fields]
     return {"oneOf": [{"enum": names}, *(_section_schema(group, name, weighted=True) for name in names)]}
 
 
 @lru_cache(maxsize=256)
 def _weighted(config: type[Section]) -> type[Section]:
-    """Add a weight to the settings of a section."""
+    """Return a subclass of a section's `Config` that also has a `weight`."""
     if "weight" in config.model_fields:
-        raise RecipeError(f"{config.__module__} has a setting `weight` of its own", do="Rename it")
-    described = Field(1.0, gt=0, description="how often this one is drawn, relative to the others' weights")
-    return create_model(config.__name__, __base__=config, weight=(float, described))
+        raise RecipeError(f"{config.__module__} already has a setting `weight`", do="Rename it")
+    weight = Field(1.0, gt=0, description="how often this objective is drawn, relative to the other weights")
+    return create_model(config.__name__, __base__=config, weight=(float, weight))
 
 
 _PLACEHOLDER = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -293,24 +309,24 @@ def _interpolate(node: Any, values: dict[str, str], where: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without the traps of recipes: 1e-3 is a number, `on` and `no` are words, and a key stands once."""
+    """YAML without its pitfalls: `1e-3` is a number, `on` and `no` are strings, and duplicate keys are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a key that stands twice, where YAML would silently keep the last."""
+        """Refuse duplicate keys, of which YAML would silently keep the last."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key is no plain word", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, "a key is not a plain word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse aliases: no recipe needs them, and nested ones can fill the memory."""
+        """Refuse aliases: no recipe needs them, and nested aliases can exhaust memory."""
         if self.check_event(yaml.events.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(
@@ -326,11 +342,11 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the words that the loader would read as numbers."""
+    """Quotes strings that the loader would parse as numbers."""
 
 
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver(
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(
             r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$|^[-+]?\.(?:inf|Inf)$|^\.(?:nan|NaN)$"

@@ -1,10 +1,11 @@
-"""The protocols: who does what with the objects of `core.data`.
+"""The protocols that objectives, backbones, tasks and adaptations implement.
 
-    Document ─ tokens ─ rows ─ Objective.corrupt ─ Batch ─ Backbone's model ─ Objective.loss
-    labelled rows ─ Task.encode ─ Task.collate ─ Batch ─ Adaptation's model ─ Task.loss
-                                                                    └─ Task.predict ─ Task.decode ─ metrics
+    Document ─ tokenizer ─ Rows ─ Objective.corrupt ─ Batch ─ model ─ Objective.loss          (pre-training)
+    Examples ─ Task.encode ─ Task.collate ─ Batch ─ model of an Adaptation ─ Task.loss        (fine-tuning)
+                                                              └─ Task.predict ─ Task.decode ─ metrics
 
-The training loop sees a Learner, and the Feeds of later phases, alone. Torch is named for type checkers only.
+`core.data` defines the objects that flow between them. The training loop sees only a `Learner` and the `BatchSource` of
+each later phase; it does not know which method it trains. Torch is imported for type checkers only.
 """
 
 from __future__ import annotations
@@ -35,105 +36,117 @@ if TYPE_CHECKING:
     from headstart.core.config import Section
 
 
+# Pre-training
+
+
 class RowSource(Protocol):
-    """All rows of one shape over a corpus; a row's index is its identity."""
+    """All rows of one shape over a corpus. The index of a row identifies it."""
 
     def __len__(self) -> int: ...
 
     def rows(self, samples: Sequence[Sample]) -> Rows:
-        """Return the rows that the samples' indices name, whatever their epoch."""
+        """Return the rows with the indices of the samples; the epoch does not matter."""
         ...
 
 
 @runtime_checkable
 class Backbone(Protocol):
-    """A family of networks with named sizes, over transformers' configs."""
+    """A family of networks with named sizes, built from transformers configs."""
 
     paper: ClassVar[str]
 
     @property
     def Config(self) -> type[Section]:
-        """The section of a recipe that sets this up, declared as a class inside this one."""
+        """The recipe section of this backbone, a class nested in it."""
         ...
 
     def build(
         self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
     ) -> PreTrainedModel:
-        """Return a freshly initialised model of a transformers class, such as "AutoModelForMaskedLM".
+        """Return a randomly initialized model of a transformers class such as "AutoModelForMaskedLM".
 
-        `scale` multiplies the width (ELECTRA's generator), `changes` overwrite fields of the config (num_labels).
+        Args:
+            vocabulary: the vocabulary of the tokenizer.
+            seq_length: the longest row that the model must read.
+            auto_class: the name of a transformers auto class, which determines the head.
+            scale: a factor on the width (for ELECTRA's generator).
+            **changes: fields of the model config to overwrite, such as `num_labels`.
         """
         ...
 
 
 class ModelMaker(Protocol):
-    """Where an objective gets its networks from: new ones by a backbone, or those of a checkpoint."""
+    """Creates the networks of an objective: new ones from a backbone, or those of a checkpoint."""
 
     def __call__(self, auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
-        """Make a network with a head, by the name of its transformers class.
+        """Return a network with a head, of the transformers class `auto_class`.
 
-        `part` names a companion that is saved in a subfolder of that name; the artifact itself is the part "".
+        `part` is the subfolder in which an additional network is saved; the main network is the part "".
         """
         ...
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """A way to make a batch out of rows, and a loss out of a model and that batch.
+    """A pre-training objective: how rows become a batch, and how a model and a batch become a loss.
 
-    `headstart.objectives.base.BaseObjective` answers most of it for an objective that trains one network on packed
-    rows; what is left is `corrupt`, `loss` and `measure`.
+    `headstart.objectives.base.BaseObjective` implements most methods for an objective that trains one network on
+    packed rows. A subclass implements `corrupt`, `loss` and `measure`.
     """
 
     paper: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
+    """The model families that the objective can train: encoder, decoder, encoder-decoder, …"""
 
     @property
     def Config(self) -> type[Section]:
-        """The section of a recipe that sets this up, declared as a class inside this one."""
+        """The recipe section of this objective, a class nested in it."""
         ...
 
     def special_tokens(self) -> Sequence[str]:
-        """Name the special tokens that the tokenizer must hold beside its own: sentinels, modes."""
+        """Return the special tokens that the tokenizer needs in addition to its own: sentinels, modes."""
         ...
 
     def row_shape(self, seq_length: int) -> RowShape:
-        """Say how rows are cut, so that the model reads `seq_length` tokens of each."""
+        """Return how rows are cut so that the model reads `seq_length` tokens of each."""
         ...
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return what is trained: a network with its head, or several under one roof."""
+        """Return the module to train: a network with its head, or several networks in one module."""
         ...
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
-        """Return the networks to save, by subfolder; "" is the artifact, the others are its companions."""
+        """Return the networks to save, by subfolder; "" is the main network."""
         ...
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Return the batch that the model reads; a pure function of the rows' samples and the seed."""
+        """Return the batch that the model reads, a pure function of the rows' samples and the seed.
+
+        Rows of shape (rows, seq_length) become named tensors of shape (rows, …), such as `input_ids` and `labels`.
+        """
         ...
 
     def weight(self, batch: Batch) -> float:
-        """Return the number of predictions in the batch, by which the summed loss is divided."""
+        """Return the number of predictions in a batch, by which the summed loss is divided."""
         ...
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens that the model reads in the batch."""
+        """Return the number of tokens that the model reads in a batch."""
         ...
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
-        """Return the loss of what `assemble` made, summed over the batch's predictions."""
+        """Return the loss of the assembled module, summed over the batch's predictions; a scalar tensor."""
         ...
 
     def measure(self, model: Any, batch: Batch) -> dict[str, float]:
-        """Return sums over the batch's predictions for held-out data: `loss` first, then what else tells.
+        """Return sums over the batch's predictions for evaluation: `loss` first, then further metrics.
 
-        A sum over some of the predictions is named `part/loss`, and `part/weight` beside it says over how many.
+        A sum over a subset of the predictions is named `subset/loss`, and `subset/weight` is the size of the subset.
         """
         ...
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return a batch as keywords of the plain model's forward pass, labels among them (-100: not predicted)."""
+        """Return a batch as keyword arguments of the plain model's forward pass, with `labels` (-100: ignored)."""
         ...
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Any:
@@ -141,123 +154,130 @@ class Objective(Protocol):
         ...
 
 
+# Fine-tuning
+
+
 @runtime_checkable
 class Task(Protocol):
-    """A kind of labelled problem: head, encoding, decoding, metrics.
+    """A kind of labeled problem: its columns, encoding, head, decoding and metrics.
 
-    `headstart.tasks.base.BaseTask` answers what most have in common.
+    `headstart.tasks.base.BaseTask` implements what most tasks have in common.
     """
 
     paper: ClassVar[str]
     families: ClassVar[tuple[str, ...]]
+    """The model families that have a head for this task."""
     pipeline: ClassVar[str | None]
-    """The pipeline of transformers that runs a fine-tuned model, for its card; None where there is none."""
+    """The transformers pipeline that runs a fine-tuned model, for the model card; None if there is none."""
     usage: ClassVar[str | None]
-    """Lines of Python by which a saved model is used, for its card, where that is not a pipeline."""
+    """Python code that uses a saved model, for the model card, if there is no pipeline."""
     learns: ClassVar[bool]
-    """Whether there is a loss to train by; a task that only asks a model as it is has none."""
+    """Whether the task has a loss; a task that only queries a model has none."""
     labels: list[Any]
-    """The label set in the order of the model's outputs; empty where there is none (numbers, texts)."""
+    """The labels in the order of the model's outputs; empty for numbers and texts."""
 
     @property
     def Config(self) -> type[Section]:
-        """The section of a recipe that sets this up, declared as a class inside this one."""
+        """The recipe section of this task, a class nested in it."""
         ...
 
     def auto_class(self, family: str) -> str:
-        """Name the class of transformers that holds this task's head in a family of networks."""
+        """Return the transformers auto class with this task's head, for a model family."""
         ...
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the columns that are read from the file of a split, and what they must hold."""
+        """Return the columns to read from the file of a split."""
         ...
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn the label set, and whatever else decoding needs, from the training rows alone."""
+        """Learn the label set, and whatever else decoding needs, from the training rows."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what `fit_labels` learnt, in types that JSON knows; it is written into the manifest."""
+        """Return what `fit_labels` learned, as JSON types for the manifest."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave, in place of `fit_labels`."""
+        """Load what `state` returned, instead of calling `fit_labels`."""
         ...
 
     def show(self, train: Examples, seed: int) -> None:
-        """Take the training rows of one seed, where predictions draw on them: the examples of a prompt."""
+        """Set the training rows of one seed, if predictions use them (the examples of a few-shot prompt)."""
         ...
 
     def head_settings(self) -> dict[str, Any]:
-        """Return what the model's config must say about the head."""
+        """Return the fields of the model config that describe the head, such as `id2label`."""
         ...
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Adjust a new head's starting point to the training labels, where that helps."""
+        """Initialize a new head from the training labels, where that helps."""
         ...
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Return what the model reads of the examples; `training` ones carry what the loss needs."""
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Return the model inputs of the examples; with `training`, they include what the loss needs."""
         ...
 
     def length(self, feature: Feature) -> int:
-        """Return the number of tokens of a feature, so that like lengths can be batched together."""
+        """Return the number of tokens of a feature, so that similar lengths can be batched together."""
         ...
 
-    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
-        """Pad features to their longest and stack them; notes for `decode` stay behind."""
+    def collate(self, features: Sequence[Feature], spec: InputSpec) -> Batch:
+        """Pad features to the longest one and stack them into tensors of shape (features, longest).
+
+        Entries that only `decode` needs are left out.
+        """
         ...
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's predictions."""
+        """Return the loss summed over the batch's predictions; a scalar tensor."""
         ...
 
     def weight(self, batch: Batch) -> float:
-        """Return the number of predictions over which the loss is summed: examples, or tokens."""
+        """Return the number of predictions over which the loss is summed: examples or tokens."""
         ...
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens that the model reads in a batch, padding included, since it is computed too."""
+        """Return the number of tokens that the model reads in a batch, including padding, which is computed too."""
         ...
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Run the model and return one raw output per feature: an array of logits, generated ids, a vector."""
         ...
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Turn the outputs of all features of a split into one prediction per example, as the data has them."""
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Turn the outputs of all features of a split into one prediction per example, in the form of the labels."""
         ...
 
     def notes(self, features: Sequence[Feature]) -> list[str]:
-        """Say in sentences what a person should know of the encoding: how much was cut, what the model cannot see."""
+        """Return sentences about the encoding that a user should know: how much was truncated, unknown characters."""
         ...
 
     def metrics(self) -> tuple[str, ...]:
-        """Name the metrics of this problem, the one to select models by first."""
+        """Return the names of the task's metrics; the first one selects models."""
         ...
 
-    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
-        """Write the finished model, and whatever else another library needs to load it; the tokenizer comes after."""
+    def save(self, model: PreTrainedModel, spec: InputSpec, folder: Path) -> None:
+        """Save the model, and whatever other libraries need to load it, except the tokenizer."""
         ...
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Make one row of each text, whatever it is, for the contract suite: small, and with something to learn."""
+        """Return one learnable row per text, for the contract tests."""
         ...
 
 
 class ReplaySource(Protocol):
-    """The pre-training of a checkpoint, to be gone on with beside a task."""
+    """The pre-training of a checkpoint, to be continued during fine-tuning."""
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Return as many corrupted rows of the pre-training text, chosen by the samples' identity."""
+        """Return one corrupted row of the pre-training text per sample, determined by the sample's identity."""
         ...
 
     def network(self, model: PreTrainedModel) -> torch.nn.Module:
-        """Return the network of pre-training with its own head on the body of `model`, which both then share."""
+        """Return the pre-training network with its own head; it shares its body with `model`."""
         ...
 
     def loss(self, network: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the objective's loss, summed over the batch's predictions."""
+        """Return the objective's loss, summed over the batch's predictions; a scalar tensor."""
         ...
 
     def weight(self, batch: Batch) -> float:
@@ -266,89 +286,96 @@ class ReplaySource(Protocol):
 
 
 class ModelSource(Protocol):
-    """Where an adaptation gets the network from: the checkpoint's weights, or its shape alone."""
+    """Where an adaptation gets its network from: a checkpoint's weights, or only its architecture."""
 
     path: Path
     task: Task
     family: str
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:
-        """Load the checkpoint; the task's head is new. Keywords go to `from_pretrained`: quantisation, a device map."""
+        """Load the checkpoint with a new head for the task.
+
+        Keyword arguments are passed to `from_pretrained`: quantization, a device map.
+        """
         ...
 
     def fresh(self) -> PreTrainedModel:
-        """Build the same network with new weights throughout."""
+        """Return the same architecture, randomly initialized."""
         ...
 
     def new_parameters(self) -> frozenset[str]:
-        """Name the parameters that the checkpoint did not hold (the head), after `pretrained`."""
+        """Return the names of the parameters that the checkpoint lacks (the head); call `pretrained` first."""
         ...
 
     def rehearsal(self) -> ReplaySource:
-        """Return the checkpoint's pre-training; raises where the folder does not tell what it was."""
+        """Return the checkpoint's pre-training; raises if the folder does not record it."""
         ...
 
 
 @runtime_checkable
 class Adaptation(Protocol):
-    """A way to turn a pre-trained model into one for a task: what is kept, what moves.
+    """A way to turn a pre-trained model into a model for a task: which parameters are added, trained or frozen.
 
-    `headstart.adaptation.base.BaseAdaptation` answers all but `adapt` for a method that changes neither loss nor model.
-    Settings of its Config that `training` has too (learning_rate, budget, lr_scheduler_type, …) stand in for those.
+    `headstart.adaptation.base.BaseAdaptation` implements everything but `adapt` for a method that changes neither the
+    loss nor the model. Settings of its `Config` that `training` also has (learning_rate, budget, lr_scheduler_type, …)
+    override those of `training`.
     """
 
     paper: ClassVar[str]
 
     @property
     def Config(self) -> type[Section]:
-        """The section of a recipe that sets this up, declared as a class inside this one."""
+        """The recipe section of this adaptation, a class nested in it."""
         ...
 
     def supports(self, task: Task, family: str) -> str | None:
-        """Say why this method cannot serve a task on a family of networks, as a clause; None where it can."""
+        """Return why the method cannot be used for a task on a model family, as a clause, or None if it can."""
         ...
 
     def supports_kind(self, kind: str) -> str | None:
-        """Say why this method cannot serve a kind of network, its config's `model_type`, as a clause; or None."""
+        """Return why the method cannot be used on a `model_type`, as a clause, or None if it can."""
         ...
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
-        """Return the model to train, plain or wrapped by peft, with `requires_grad` set on what moves."""
+        """Return the model to train, plain or wrapped by peft, with `requires_grad` set on what is trained."""
         ...
 
     def groups(self, model: PreTrainedModel) -> list[ParameterGroup]:
-        """Return the trainable parameters in groups of equal learning-rate factor and start."""
+        """Return the trainable parameters, grouped by learning-rate factor and start."""
         ...
 
     def extend(self, batch: Batch, samples: Sequence[Sample]) -> Batch:
-        """Return a training batch with what the method's loss needs besides: a pure function of the samples."""
+        """Return a training batch with the additional inputs of the method's loss, a pure function of the samples."""
         ...
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over `task.weight(batch)`: the task's, or that and what the method adds."""
+        """Return the loss summed over `task.weight(batch)`: the task's loss plus what the method adds to it."""
         ...
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Undo whatever served training alone; what is saved is plain Hugging Face, or an adapter of peft's."""
+        """Return the model to save, plain Hugging Face or a peft adapter, without what only training needed."""
         ...
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
-        """Load what `finish` gave as an adapter, on the checkpoint that it was trained on."""
+        """Load an adapter that `finish` returned, on top of the checkpoint that it was trained on."""
         ...
+
+
+# Training
 
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """Samples in, batches out: what a stretch of training reads."""
+    """Turns samples into batches. One phase of training reads one batch source."""
 
     @property
     def lengths(self) -> Sequence[int] | None:
-        """Tokens of each sample where they differ, so that batches can spare padding; None for packed rows."""
+        """Tokens of each sample, so that batches of similar lengths save padding; None for packed rows."""
         ...
 
     @property
     def parts(self) -> Sequence[MixtureComponent]:
-        """The parts to draw from by share, in the order of their samples; empty where all samples are alike."""
+        """The components of a mixture, in the order of their samples; empty without a mixture."""
         ...
 
     def __len__(self) -> int:
@@ -356,17 +383,17 @@ class BatchSource(Protocol):
         ...
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Build a batch: a pure function of the samples and the run's seed."""
+        """Return a batch, a pure function of the samples and the run's seed."""
         ...
 
 
 @runtime_checkable
 class Learner(BatchSource, Protocol):
-    """All that the training loop knows: samples in, summed loss out. It is the feed of its first phase itself."""
+    """Everything that the training loop needs; also the batch source of the first phase."""
 
     @property
     def module(self) -> torch.nn.Module:
-        """Called with a batch, it returns the summed loss; its parameters are what is trained and saved."""
+        """The module to train and save. Called with a batch, it returns the summed loss."""
         ...
 
     def weight(self, batch: Batch) -> float:
@@ -378,9 +405,9 @@ class Learner(BatchSource, Protocol):
         ...
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Return the trainable parameters of `module` by name."""
+        """Return the trainable parameters of `module`, by name."""
         ...
 
     def validate(self) -> dict[str, float]:
-        """Measure on held-out data; the first value is the one to select checkpoints by."""
+        """Evaluate on held-out data; the first value selects checkpoints."""
         ...

@@ -1,6 +1,9 @@
-"""The plain objects that flow: documents, rows of tokens, batches, labelled examples.
+"""The plain objects that flow through Headstart: documents, token rows, batches, labeled examples.
 
-Torch is named for type checkers only.
+    Document ─ tokenizer ─ Rows ─ objective ─ Batch          (pre-training)
+    Examples ─ task ─ Feature ─ task ─ Batch                 (fine-tuning)
+
+`core.contracts` defines who produces and who consumes them. Torch is imported for type checkers only.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Batch = Mapping[str, "torch.Tensor"]
-"""Named tensors whose first dimension is the sample."""
+"""Named tensors, each of shape (samples, …)."""
+Split = Literal["train", "validation", "test"]
+
+
+# Raw text
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with a stable identity; what every reader yields."""
+    """One text with a stable id. Every reader yields documents."""
 
     id: str
     text: str
@@ -33,160 +40,181 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """One input that could not be used: where it stood and why."""
+    """One input row that could not be read, with its position and the reason."""
 
     file: str
-    place: str
+    position: str
+    """Where in the file, for example `line 2` or `row 300`."""
     reason: str
+
+
+# Token rows
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sample:
-    """The identity of one training sample, from which its noise is derived."""
+    """The identity of one training sample.
+
+    Together with the seed and a purpose it determines everything random about the sample: its mask, its noise, its
+    negatives (see `core.randomness`). That makes a resumed run exact and the sample order independent of the number of
+    processes.
+    """
 
     epoch: int
     index: int
+    """Number of the sample in the dataset, before shuffling."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What an objective must know of a tokenizer: ids, and two tables over them."""
+    """What an objective needs to know about a tokenizer: special ids and tables over all ids."""
 
     size: int
     pad: int
+    """Id of the padding token; -1 here and below if the tokenizer has none."""
     cls: int
     sep: int
     mask: int
-    special: Bools = field(repr=False)
-    """special[id]: never corrupted, never predicted."""
-    starts_word: Bools = field(repr=False)
-    """starts_word[id]: the token opens a word; the others continue the one before."""
-    ends_word: Bools | None = field(default=None, repr=False)
-    """ends_word[id]: no word goes on past the token (a line's end, a mark); None where `starts_word` says it all."""
+    special: Bools = field(repr=False)  # (size,)
+    """special[id]: the token is never corrupted and never predicted."""
+    starts_word: Bools = field(repr=False)  # (size,)
+    """starts_word[id]: the token begins a word; other tokens continue the previous one."""
+    ends_word: Bools | None = field(default=None, repr=False)  # (size,)
+    """ends_word[id]: no word continues after the token (a line break, a punctuation mark).
+    None if `starts_word` alone decides."""
     added: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """Ids of the special tokens that an objective asked for (sentinels, modes), by their text."""
+    """Ids of the special tokens that an objective asked for (sentinels, modes), by token."""
     pieces: Mapping[int, Sequence[int]] = field(default_factory=dict, repr=False)
-    """Ids by which a ready tokenizer was extended, each with the older ids that wrote the same text before."""
+    """For a tokenizer that was extended: each new id → the older ids that encoded the same text before."""
     tokens: Sequence[str] = field(default=(), repr=False)
-    """The tokens as the tokenizer writes them, by id; for a network that reads their spelling."""
+    """The tokens as strings, by id, for networks that read characters."""
 
     @cached_property
     def ordinary(self) -> Ints:
-        """The ids that are not special, in order: what another token may be drawn from."""
+        """The ids that are not special, ascending: random replacements are drawn from these."""
         return np.flatnonzero(~self.special)
 
     def word_starts(self, ids: Ints) -> Bools:
-        """Say of each token of a row, or of rows, whether it opens a word there, by itself or by what precedes it."""
+        """Return which tokens begin a word, given the tokens before them.
+
+        Args:
+            ids: token ids, shape (seq_length,) or (rows, seq_length).
+
+        Returns:
+            A mask of the same shape.
+        """
         ends = self.special if self.ends_word is None else self.special | self.ends_word
-        opens: Bools = self.starts_word[ids]
-        opens[..., :1] = True
-        opens[..., 1:] |= ends[ids[..., :-1]]
-        return opens
+        starts: Bools = self.starts_word[ids]
+        starts[..., :1] = True
+        starts[..., 1:] |= ends[ids[..., :-1]]
+        return starts
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """How an objective wants its rows cut out of the token stream."""
+    """How an objective wants its rows cut from the token stream."""
 
     length: int
-    """Tokens in a row, special ones included. T5 cuts longer rows than the model reads, since it shortens them."""
-    opens: bool = True
-    """[CLS] stands first."""
-    closes: bool = True
-    """[SEP] stands last."""
-    separates: bool = True
-    """[SEP] stands between two documents of a row."""
-    sentences: bool = False
-    """`Rows.sentences` says where sentences start."""
+    """Tokens per row, including special ones. T5 asks for rows longer than the model reads, since it shortens them."""
+    add_cls: bool = True
+    """Each row begins with [CLS]."""
+    add_sep: bool = True
+    """Each row ends with [SEP]."""
+    separate_documents: bool = True
+    """[SEP] separates the documents within a row."""
+    sentence_starts: bool = False
+    """Fill `Rows.sentence_starts`."""
     segments: bool = False
-    """Two segments of one document, `[CLS] A [SEP] B [SEP]`, that meet at a sentence's end; padded if it is short."""
+    """Each row is two segments of one document, `[CLS] A [SEP] B [SEP]`, split at a sentence boundary and padded."""
     whole_sentences: bool = False
-    """Segments hold whole sentences where they fit, so that no cut tells which came first; the rest is padding."""
+    """Segments consist of whole sentences where they fit, so that no cut reveals which came first; the rest is
+    padding."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch of token rows before any corruption; packed ones have no padding."""
+    """A batch of token rows before corruption. Packed rows have no padding."""
 
-    ids: Ints
-    """Token ids, shape (rows, row length), special tokens included."""
-    samples: Sequence[Sample]
-    sentences: Sequence[Ints] = ()
-    """For each row, the columns at which a sentence starts, where the shape asked for them."""
-    second: Ints | None = None
-    """For rows of two segments: the column at which the second one starts, shape (rows,)."""
-    negative_ids: Ints | None = None
-    """For rows of two segments: as many tokens of another document, from a sentence's start, shape (rows, length)."""
+    ids: Ints  # (rows, seq_length)
+    """Token ids, including special tokens."""
+    samples: Sequence[Sample]  # (rows,)
+    sentence_starts: Sequence[Ints] = ()  # rows × (sentences,)
+    """For each row, the columns at which a sentence begins, if the shape asks for them."""
+    second_start: Ints | None = None  # (rows,)
+    """For rows of two segments: the column at which the second segment begins."""
+    negative_ids: Ints | None = None  # (rows, seq_length)
+    """For rows of two segments: tokens of another document, from the beginning of a sentence."""
 
-    def take(self, places: Ints, length: int | None = None) -> Rows:
-        """Return some of the rows, the beginning of each alone where a length is given."""
+    def take(self, indices: Ints, length: int | None = None) -> Rows:
+        """Return the selected rows, cut to their first `length` tokens if that is given."""
+        end = length or self.ids.shape[1]
+        starts = [self.sentence_starts[i] for i in indices] if self.sentence_starts else ()
         return Rows(
-            self.ids[places, :length],
-            [self.samples[place] for place in places],
-            [starts[starts < (length or self.ids.shape[1])] for starts in (self.sentences[p] for p in places)]
-            if self.sentences
-            else (),
-            None if self.second is None else self.second[places],
-            None if self.negative_ids is None else self.negative_ids[places],
+            self.ids[indices, :length],
+            [self.samples[i] for i in indices],
+            [columns[columns < end] for columns in starts],
+            None if self.second_start is None else self.second_start[indices],
+            None if self.negative_ids is None else self.negative_ids[indices],
         )
+
+
+# Labeled data
 
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """What the values of a column must be, and how that is said to a person."""
+    """The type of a column's values, with the words for error messages."""
 
     needs: str
-    """Ends the sentence "Every row needs …"."""
+    """Completes the sentence "Every row needs …"."""
     fits: Callable[[Any], bool]
-    """Says whether one value, which is there, is of this kind."""
+    """Returns whether a value that is present has this type."""
     is_text: bool = False
-    """A value is a text: an empty one is no gap, and formats without types are told to read it as text."""
+    """Values are texts: an empty one is not a missing value, and untyped formats such as CSV are read as text."""
 
 
 @dataclass(frozen=True)
 class InputColumn:
-    """A column of a labelled file that a task reads."""
+    """A column of a labeled file that a task reads."""
 
     name: str
     kind: ColumnKind
     setting: str
-    """The setting of a recipe that names it, such as `task.text`."""
+    """The recipe setting that names the column, such as `task.text`."""
     is_gold: bool = False
-    """It holds what is to be predicted, and becomes `Examples.labels`."""
+    """The column holds the value to predict and becomes `Examples.labels`."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled rows of one split: the columns that a task asked for, and the gold value of each row."""
+    """Labeled rows of one split: the columns that a task reads, and the gold value of each row."""
 
     columns: Mapping[str, Sequence[Any]]
     labels: Sequence[Any]
-    """One gold value per row, of any type that JSON knows; None throughout where the task has no gold column."""
+    """One gold value per row, of any JSON type; None for every row if the task has no gold column."""
     source: str = ""
+    """The file the rows come from, for messages and the model card."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: Sequence[int]) -> Examples:
-        """Return the chosen rows in the given order."""
+        """Return the selected rows in the given order."""
         columns = {name: [values[i] for i in indices] for name, values in self.columns.items()}
         return Examples(columns, [self.labels[i] for i in indices], self.source)
 
 
-Split = Literal["train", "validation", "test"]
-
-
 Feature = dict[str, Any]
-"""What a model reads in one piece, before padding: token ids and the like, and notes for `decode`.
+"""One unpadded input of a model: token ids and so on, and notes for `Task.decode`.
 
-`example` is the number of the example it belongs to, where one may have several (windows over a long text); without
-it, feature i is example i. Every example has one feature or more, in order.
+`example` is the index of the example that the feature belongs to, if one example may have several (windows over a long
+text). Without it, feature i belongs to example i. Every example has at least one feature, in order.
 """
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How a checkpoint reads text: by which tokenizer, as which family of network, and how much at once."""
+    """How a checkpoint reads text: its tokenizer, its model family and its maximum length."""
 
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
     family: str
@@ -195,22 +223,25 @@ class InputSpec:
     @property
     def pad(self) -> int:
         """Return the id of the padding token."""
-        found: int = self.tokenizer.pad_token_id
-        return found
+        pad_token_id: int = self.tokenizer.pad_token_id
+        return pad_token_id
+
+
+# Training
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that share a learning-rate factor and the moment at which they begin to move."""
+    """Parameters that share a learning-rate factor and a start of training."""
 
     names: tuple[str, ...]
     lr_scale: float = 1.0
     starts: float = 0.0
-    """Share of the budget that is spent when the group begins to move; until then it stays bit-identical."""
+    """Fraction of the budget after which the group is trained; until then its parameters do not change."""
 
 
 class MixtureComponent(NamedTuple):
-    """Some of a feed's samples, by their number, and the share of all draws that falls to them."""
+    """A range of consecutive samples of a `BatchSource`, and the fraction of all draws that it receives."""
 
     size: int
     share: float

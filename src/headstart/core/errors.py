@@ -1,4 +1,4 @@
-"""The few exceptions a user may meet. Each says what was found, what is allowed, what to do."""
+"""The exceptions that users see. Each message says what was found, what is allowed, and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class HeadstartError(Exception):
-    """Base of every error that is meant for a person; the command line prints it without a traceback."""
+    """Base class of all errors meant for users; the command line prints them without a traceback."""
 
     exit_code = 2
 
@@ -16,34 +16,34 @@ class HeadstartError(Exception):
         super().__init__(" ".join(_sentence(part) for part in (found, allowed, do) if part))
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as plain JSON types, to be raised anew in another process by `error_from_dict`."""
+        """Return the error as plain JSON types, from which `error_from_dict` rebuilds it in another process."""
         return {"kind": type(self).__name__, "found": self.found, "allowed": self.allowed, "do": self.do}
 
 
 class RecipeError(HeadstartError):
-    """A recipe or an override that cannot be followed."""
+    """A recipe or an override is invalid."""
 
 
 class DataError(HeadstartError):
-    """Input text or labelled rows that cannot be used."""
+    """Raw text or labeled rows cannot be used."""
 
 
 class ArtifactError(HeadstartError):
-    """A folder that is torn, altered, of another kind, or of another recipe."""
+    """A folder is incomplete, was modified, or belongs to another kind of artifact or another recipe."""
 
 
 class ResourceError(HeadstartError):
-    """The machine lacks something: disk, memory, an optional package."""
+    """The machine lacks a resource: disk space, memory, an optional package."""
 
 
-def error_from_dict(told: Mapping[str, str]) -> HeadstartError:
-    """Return the error that another process wrote by `to_dict`."""
-    kind: type[HeadstartError] = globals()[told["kind"]]
-    return kind(told["found"], allowed=told["allowed"], do=told["do"])
+def error_from_dict(fields: Mapping[str, str]) -> HeadstartError:
+    """Return the error that another process serialized with `to_dict`."""
+    kind: type[HeadstartError] = globals()[fields["kind"]]
+    return kind(fields["found"], allowed=fields["allowed"], do=fields["do"])
 
 
 def first_line(error: Exception) -> str:
-    """Return the beginning of a library's message, which may run over many lines, to stand inside one of ours."""
+    """Return the first line of a library's error message, for use inside one of Headstart's."""
     return str(error).strip().partition("\n")[0].rstrip(": ")
 
 

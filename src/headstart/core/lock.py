@@ -1,80 +1,115 @@
-"""One process at a time in a folder: a lock that dies with its holder."""
+"""A lock on a folder that is released when its process ends, however it ends."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 
 from headstart.core.errors import ArtifactError
+from headstart.core.log import logger
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows has no such locks, and is trusted not to need them
+except ImportError:  # pragma: no cover - Windows has no record locks; folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+_OPEN_ATTEMPTS = 100
 
 
 class FolderLock:
-    """Holds a folder for this process until the object goes, or the process dies, by whatever death.
+    """Exclusive lock on a folder: `with FolderLock(folder): …`.
 
-    It is a POSIX record lock: it belongs to the process and not to its children, so a worker that outlives a killed
-    run does not keep the folder, and a process may take a folder twice.
+    It is a POSIX record lock on a file. The kernel releases it when the process ends, even by SIGKILL. It belongs to
+    the process and not to its children, so a worker that outlives a killed run does not keep the folder locked, and
+    one process may lock a folder twice.
     """
 
-    def __init__(self, folder: Path, path: Path | None = None, wait: bool = False) -> None:
-        """Take the folder; if another process has it, raise and name the holder, or `wait` until it is free.
+    def __init__(self, folder: Path, *, path: Path | None = None, wait: bool = False) -> None:
+        """Set up the lock; `acquire` or the `with` statement takes it.
 
-        The lock is a file in the folder, or another `path` where the folder is still to be made.
+        Args:
+            folder: the folder to lock. It is created if it does not exist.
+            path: the lock file, if it is not `folder/.lock`.
+            wait: wait until the folder is free, instead of raising an ArtifactError that names the holder.
         """
-        self.path, self._held = path or folder / LOCK, False
-        while not self._held:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._take(folder, wait)
-            # A holder that ends removes its file: what was opened just before is then no longer the folder's lock.
-            self._held = _is_same(self._descriptor, self.path)
-            if not self._held:
-                os.close(self._descriptor)
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        self.folder, self.path, self.wait = folder, path or folder / LOCK, wait
+        self._descriptor: int | None = None
 
-    def _take(self, folder: Path, wait: bool) -> None:
+    def __enter__(self) -> FolderLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Take the lock and write this process's id into the lock file."""
+        while True:
+            descriptor = _open(self.path)
+            try:
+                self._lock(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # The previous holder removes the file on release: a descriptor opened just before locks nothing.
+            if _is_same(descriptor, self.path):
+                break
+            os.close(descriptor)
+        self._descriptor = descriptor
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def release(self) -> None:
+        """Remove the lock file and release the lock; does nothing if the lock is not held."""
+        if self._descriptor is not None:
+            # The folder may have been removed by now, and locked again by another process.
+            if _is_same(self._descriptor, self.path):
+                self.path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _lock(self, descriptor: int) -> None:
+        if fcntl is None:  # pragma: no cover - Windows
+            return
         try:
-            if fcntl is not None:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._descriptor, 200).decode("utf-8", "replace").strip() or "another process"
-            if wait:
-                print(f"waiting for {holder}, which writes {folder}", file=sys.stderr, flush=True)
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                # Some network file systems have no locks.
+                logger.warning(
+                    f"{self.folder} cannot be locked ({error.strerror}); make sure that no other process writes to it"
+                )
                 return
-            os.close(self._descriptor)
-            raise ArtifactError(
-                f"{folder} is being written by {holder}",
-                allowed="One process at a time works on an output",
-                do="Wait for it, stop it, or choose another output",
-            ) from error
-
-    def __del__(self) -> None:
-        """Let the folder go, and leave nothing behind."""
-        if getattr(self, "_held", False):
-            self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
+            holder = os.read(descriptor, 200).decode("utf-8", "replace").strip() or "another process"
+            if not self.wait:
+                raise ArtifactError(
+                    f"{self.folder} is being written by {holder}",
+                    allowed="Only one process at a time may write to an output",
+                    do="Wait for it, stop it, or choose another output",
+                ) from error
+            logger.warning(f"waiting for {holder}, which is writing {self.folder}")
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a folder that may still have to be made, once no other process does."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder, folder.parent / f".{folder.name}{LOCK}", wait=True)
-    try:
-        yield
-    finally:
-        del lock
+def lock_beside(folder: Path) -> FolderLock:
+    """Return a waiting lock for a folder that may not exist yet; its lock file is beside the folder."""
+    return FolderLock(folder, path=folder.parent / f".{folder.name}{LOCK}", wait=True)
+
+
+def _open(path: Path) -> int:
+    """Open the lock file, and create its folder again if the previous holder has just removed it."""
+    for _ in range(_OPEN_ATTEMPTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    raise ArtifactError(f"the lock file {path} cannot be created", do="Choose another output")
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What all worker processes share: a clean birth, without the program's main module, and no life as an orphan."""
+"""How worker processes are started and stopped: without the main module of the program, and never as orphans."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from types import ModuleType
 
 
 def cores() -> int:
-    """Return how many cores are this process's to use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def clean_context() -> BaseContext:
-    """Return a way to start processes that copies no lock or thread of this one."""
+    """Return a multiprocessing context whose processes inherit no lock or thread of this one."""
     methods = multiprocessing.get_all_start_methods()
     return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Hide the program's main module, which a worker has no use for: a script would otherwise run again in each."""
+    """Hide the main module of the program, so that a worker does not run the user's script again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -35,13 +35,13 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def die_with_parent() -> None:
-    """Let this process die with the one that started it, by whatever death."""
+def exit_with_parent() -> None:
+    """End this process as soon as its parent ends, for any reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+        threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
 
 
-def _die_with(parent: BaseProcess) -> None:
+def _exit_after(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)

@@ -1,7 +1,7 @@
-"""What can be named in a recipe: tables of strings, plus entry points for plugins.
+"""The names that recipes can use: tables of strings, plus entry points of plugins.
 
-A name maps to "module:Class" as text, so that looking up a name imports nothing and `headstart list`
-starts without torch. A plugin adds names by the entry-point group `headstart.<group>`.
+A name maps to "module:Class" as text, so that looking up a name imports nothing and `headstart list` starts without
+torch. A plugin adds names through the entry-point group `headstart.<group>`.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ TABLES: dict[str, dict[str, str]] = {
     "adaptations": {
         "full": "headstart.adaptation.full:Full",
         "scratch": "headstart.adaptation.scratch:Scratch",
-        "features": "headstart.adaptation.features:Features",
+        "features": "headstart.adaptation.features:FeatureExtraction",
         "top_layers": "headstart.adaptation.top_layers:TopLayers",
         "new_layers": "headstart.adaptation.new_layers:NewLayers",
         "gradual_unfreezing": "headstart.adaptation.gradual_unfreezing:GradualUnfreezing",
         "layerwise_decay": "headstart.adaptation.layerwise_decay:LayerwiseDecay",
         "l2_start": "headstart.adaptation.l2_start:L2Start",
-        "rehearsal": "headstart.adaptation.rehearsal:Rehearse",
+        "rehearsal": "headstart.adaptation.rehearsal:Rehearsal",
         "lora": "headstart.adaptation.lora:Lora",
         "ia3": "headstart.adaptation.ia3:IA3",
-        "prefix": "headstart.adaptation.prefix:Prefix",
-        "prompt": "headstart.adaptation.prompt:Prompt",
+        "prefix": "headstart.adaptation.prefix:PrefixTuning",
+        "prompt": "headstart.adaptation.prompt:PromptTuning",
         "bitfit": "headstart.adaptation.bitfit:BitFit",
         "qlora": "headstart.adaptation.qlora:QLora",
         "adapters": "headstart.adaptation.adapters:Adapters",
-        "distillation": "headstart.adaptation.distillation:Distillation",
+        "distillation": "headstart.adaptation.distillation:TeacherDistillation",
         "zero_shot": "headstart.adaptation.zero_shot:ZeroShot",
     },
     "metrics": {
@@ -107,18 +107,18 @@ TABLES: dict[str, dict[str, str]] = {
 }
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}
-"""The key by which a recipe's section names its entry: `objective: {name: masked_lm}`."""
+"""The key of a recipe section that names its entry: `objective: {name: masked_lm}`."""
 
 NETWORKS = {
     "headstart_bilm": "headstart.backbones.bilm",
     "headstart_on_top": "headstart.adaptation.on_top_network",
 }
-"""Networks of our own, by the `model_type` in config.json, and the module whose import tells transformers of them."""
+"""Headstart's own networks: `model_type` in config.json → the module whose import registers it with transformers."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of `headstart list`: read from the source, without importing it."""
+    """One line of `headstart list`, read from the source without importing it."""
 
     name: str
     target: str
@@ -127,62 +127,68 @@ class Entry:
 
 
 def names(group: str) -> list[str]:
-    """List the names of a group, built-in ones first, then plugins' in alphabetical order."""
+    """Return the names of a group: built-in ones, then those of plugins in alphabetical order."""
     return list(_table(group))
 
 
 def target(group: str, name: str) -> str:
-    """Return "module:attribute" for a name, or raise an error that suggests the nearest one."""
+    """Return "module:attribute" for a name, or raise an error that suggests the most similar name."""
     table = _table(group)
     if name not in table:
         raise RecipeError(
             f"{group} has no {name!r}{suggest(name, table)}",
             allowed=f"Known: {', '.join(table)}",
-            do=f"`headstart list {group}` says what each is; a plugin adds one by the entry point headstart.{group}",
+            do=f"`headstart list {group}` describes them; plugins add names through the entry point headstart.{group}",
         )
     return table[name]
 
 
 def resolve(group: str, name: str) -> Any:
-    """Import and return the class or function that a name stands for."""
+    """Import and return the class or function with a name."""
     module_name, _, attribute = target(group, name).partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise RecipeError(
-            f"{group} names {name!r} as {module_name}:{attribute}, which cannot be imported ({error})",
-            do="Mend the registry line or the plugin's entry point",
+            f"{name!r} of {group} is {module_name}:{attribute}, which cannot be imported ({error})",
+            do="Fix the registry line or the plugin's entry point",
         ) from error
 
 
+def name_of(group: str, section: Any) -> str:
+    """Return the name of the entry that a validated section of a recipe selects."""
+    name: str = getattr(section, SELECTOR[group])
+    return name
+
+
 def build(group: str, config: Any) -> Any:
-    """Construct the entry that a validated section of a recipe names."""
-    return resolve(group, getattr(config, SELECTOR[group]))(config)
+    """Construct the entry that a validated section of a recipe selects."""
+    return resolve(group, name_of(group, config))(config)
 
 
 def import_network(folder: Path) -> None:
-    """Import the module behind a folder's network where it is one of our own, so that transformers can load it."""
+    """Import the module of a folder's network if it is one of Headstart's own, so that transformers can load it."""
     try:
-        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        model_config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return  # Whoever loads the folder says what is wrong with it.
-    module_name = NETWORKS.get(described.get("model_type"))
+        return  # Loading the folder reports what is wrong with it.
+    module_name = NETWORKS.get(model_config.get("model_type"))
     if module_name is not None:
         importlib.import_module(module_name)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; it was renamed to X." or "; did you mean X?" where that helps, else an empty text."""
+    """Return "; it was renamed to X." or "; did you mean X?", or an empty string if no known name is similar."""
     known = list(known)
     new = renames.new_name(word, known)
     if new is not None:
         return f"; it was renamed to {new!r}."
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    similar = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def describe(group: str) -> list[Entry]:
-    """Describe every entry of a group by its docstring's first line and its `paper`, read from the source."""
+    """Return the first docstring line and the `paper` of every entry of a group, read from the source."""
     return [_describe(group, name) for name in names(group)]
 
 
@@ -234,7 +240,7 @@ def _points(group: str) -> list[EntryPoint]:
 
 @lru_cache(maxsize=8)
 def _installed(_: tuple[str, ...]) -> Any:
-    """Read every entry point, once for each search path: it takes 15 ms, and every look-up of a name asks."""
+    """Read all entry points once per search path: it takes 15 ms, and every lookup of a name needs them."""
     return entry_points()
 
 
@@ -243,16 +249,16 @@ def _table(group: str) -> dict[str, str]:
         raise RecipeError(f"there is no group {group!r}{suggest(group, TABLES)}", allowed=f"Known: {', '.join(TABLES)}")
     points = _points(group)
     plugins = {point.name: point.value for point in points}
-    twice = next((point for point in points if point.value != plugins[point.name]), None)
-    if twice is not None:
+    duplicate = next((point for point in points if point.value != plugins[point.name]), None)
+    if duplicate is not None:
         raise RecipeError(
-            f"two plugins give {group} the name {twice.name!r}: {twice.value} and {plugins[twice.name]}",
+            f"two plugins add {duplicate.name!r} to {group}: {duplicate.value} and {plugins[duplicate.name]}",
             do="Uninstall one of them or rename its entry point",
         )
     clash = sorted(set(plugins) & set(TABLES[group]))
     if clash:
         raise RecipeError(
-            f"a plugin gives {group} the name {clash[0]!r}, which Headstart has",
+            f"a plugin adds {clash[0]!r} to {group}, a name that Headstart has already",
             do="Uninstall the plugin or rename its entry point",
         )
     return TABLES[group] | plugins

@@ -1,8 +1,8 @@
 """Keys of recipes that have been renamed.
 
-A recipe with an old key is refused, and the message gives the new name. Artifacts keep the recipe that made them, so
-`upgrade` translates theirs on reading, and `original` restores the names under which their addresses were hashed:
-a run or a study's cell that was computed before a rename is still found.
+A recipe with an old key is refused with an error that gives the new name. Artifacts contain the recipe that produced
+them: `upgrade` translates it on reading, and `original` restores the keys from which their hashes were computed, so
+that a run or a study's cell from before a rename is still found.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ _NAMED = (("adaptation", "name"),)
 
 
 def new_name(word: str, known: Iterable[str]) -> str | None:
-    """Return the new name of a key or an entry, if that is one of the known ones."""
+    """Return the new name of a key or an entry, or None if it is not among the known names."""
     new = _LAST.get(word)
     return new if new is not None and new in set(known) else None
 
 
 def upgrade(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a saved recipe under the keys of today."""
+    """Return a copy of a saved recipe with the current keys."""
     return _renamed(recipe, KEYS, ENTRIES)
 
 
 def original(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a recipe under the keys by which it was first hashed."""
+    """Return a copy of a recipe with the keys from which its hash is computed."""
     return _renamed(recipe, {new: old for old, new in KEYS.items()}, {new: old for old, new in ENTRIES.items()})
 
 
 def _renamed(recipe: Mapping[str, Any], keys: Mapping[str, str], entries: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = copy.deepcopy(dict(recipe))
-    for before, after in keys.items():
-        *path, old = before.split(".")
-        new = after.rpartition(".")[2]
-        for section in _sections(made, path):
+    renamed: dict[str, Any] = copy.deepcopy(dict(recipe))
+    for old_key, new_key in keys.items():
+        *path, old = old_key.split(".")
+        new = new_key.rpartition(".")[2]
+        for section in _sections(renamed, path):
             if old in section and new not in section:
                 items = [(new if key == old else key, value) for key, value in section.items()]
                 section.clear()
                 section.update(items)
     for section_name, key in _NAMED:
-        for section in _sections(made, [section_name]):
+        for section in _sections(renamed, [section_name]):
             if section.get(key) in entries:
                 section[key] = entries[section[key]]
-    return made
+    return renamed
 
 
 def _sections(recipe: dict[str, Any], path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the sections that a path leads to: one, or each of a list."""
-    found: Any = recipe
+    """Yield the sections at a path: one, or each item of a list."""
+    node: Any = recipe
     for part in path:
-        found = found.get(part) if isinstance(found, dict) else None
-    yield from (section for section in (found if isinstance(found, list) else [found]) if isinstance(section, dict))
+        node = node.get(part) if isinstance(node, dict) else None
+    yield from (section for section in (node if isinstance(node, list) else [node]) if isinstance(section, dict))

@@ -1,1 +1,1 @@
-"""Raw text in: readers that lose nothing in silence, receipts, and the split by hash."""
+"""Raw text → documents: readers, cleaning, deduplication, selection and the datasheet of a corpus."""

@@ -1,4 +1,4 @@
-"""Metrics of one number for each example: how far predictions and gold values go together."""
+"""Metrics for one number per example: Pearson and Spearman correlation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from headstart.core.errors import DataError
-from headstart.evaluation.metrics import Floats, Sums, metric, plain, same_length
+from headstart.evaluation.metrics import CORRELATION, Floats, Sums, metric, plain, same_length
 
 _FLAT = 1e-12
-"""A variance below this, of values scaled to variance 1, is a constant with rounding errors."""
+"""Values scaled to variance 1 whose variance is below this are constant up to rounding errors."""
 
 
 def numbers(gold: Sequence[Any], *predictions: Sequence[Any]) -> list[Floats]:
-    """Turn gold and any predictions into arrays of finite numbers."""
+    """Return gold and any predictions as arrays of finite numbers."""
     sequences = [plain(gold), *map(plain, predictions)]
     same_length(sequences)
     arrays = []
@@ -27,14 +27,14 @@ def numbers(gold: Sequence[Any], *predictions: Sequence[Any]) -> list[Floats]:
         except (TypeError, ValueError) as error:
             raise DataError(f"a {role} value is not a number ({error})", do="Use accuracy or f1 for labels") from error
         if not np.isfinite(array).all():
-            where = int(np.flatnonzero(~np.isfinite(array))[0])
-            raise DataError(f"{role} value {where} is {array[where]}", allowed="A correlation needs finite numbers")
+            index = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise DataError(f"{role} value {index} is {array[index]}", allowed="A correlation needs finite numbers")
         arrays.append(array)
     return arrays
 
 
 def correlation_of(covariance: Floats, left: Floats, right: Floats) -> Floats:
-    """Return covariances over the spreads of both sides, and nought where one side is constant."""
+    """Return covariances over the spreads of both sides, and zero where one side is constant."""
     defined = (left > _FLAT) & (right > _FLAT)
     scale = np.sqrt(np.where(defined, left * right, 1.0))
     return np.where(defined, covariance / scale, 0.0)
@@ -55,12 +55,12 @@ def _pearson(sums: Floats) -> Floats:
     return correlation_of(gp - g * p, gg - g * g, pp - p * p)
 
 
-@metric("number", sums=Sums(_products, _pearson))
+@metric("number", sums=Sums(_products, _pearson), family=CORRELATION)
 def pearson(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     """Pearson correlation of predicted and gold numbers.
 
-    Constant numbers on either side leave it undefined; it is 0.0 then, because a constant prediction says
-    nothing about the order of the gold values (and a table with nan in it can hold no mean).
+    It is undefined where the numbers of either side are constant. It is 0.0 then, because a constant prediction carries
+    no information about the order of the gold values (and a mean over NaN is NaN).
     Paper: Pearson 1895
     """
     from scipy.stats import pearsonr
@@ -68,11 +68,11 @@ def pearson(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     return _correlation(pearsonr, gold, predicted)
 
 
-@metric("number")
+@metric("number", family=CORRELATION)
 def spearman(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     """Spearman rank correlation of predicted and gold numbers; ties share their mean rank.
 
-    Constant numbers on either side give 0.0, for the reason that `pearson` states.
+    It is 0.0 where the numbers of either side are constant, for the reason given in `pearson`.
     Paper: Spearman 1904
     """
     from scipy.stats import spearmanr

@@ -24,14 +24,15 @@ from headstart.evaluation.memory import PeakMemory
 
 
 class CostConfig(Section):
-    """What the price tag assumes of the place where a run takes place; a recipe's `cost` section."""
+    """What the price tag assumes about the machine and its location; a recipe's `cost` section."""
 
     price_per_hour: float = Field(
         default=0.10, ge=0, description="Price of the machine per hour; 0.10 USD rents 2 to 4 CPU cores."
     )
     currency: str = Field(default="USD", min_length=1, description="Currency of price_per_hour.")
     country: str = Field(
-        default=WORLD, description="Whose grid supplies the power: an ISO code such as DEU, or WORLD for the mean."
+        default=WORLD,
+        description="Country whose grid supplies the power: an ISO code such as DEU, or WORLD for the mean.",
     )
 
     @field_validator("country")
@@ -42,7 +43,7 @@ class CostConfig(Section):
 
 @dataclass(frozen=True)
 class PriceTag:
-    """What a run costs. `None` means not known (a forecast's memory, energy without codecarbon), never nought."""
+    """The cost of a run. `None` means unknown (a forecast's memory, energy without codecarbon), never zero."""
 
     tokens: int = 0
     flops: float = 0.0
@@ -60,19 +61,19 @@ class PriceTag:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> PriceTag:
-        """Read what `to_dict` wrote; keys of a later version are left aside."""
+        """Read what `to_dict` returned; unknown keys of a later version are ignored."""
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known})
 
     def __add__(self, other: PriceTag) -> PriceTag:
-        """Add two stretches of work: everything sums, but memory, of which the higher peak counts.
+        """Add the costs of two pieces of work: everything is summed except memory, of which the higher peak counts.
 
-        What is unknown on one side is unknown in the sum. Assumptions that differ stand side by side.
+        A value that is unknown on one side is unknown in the sum. Assumptions that differ are listed side by side.
         """
         if self.currency != other.currency:
             raise HeadstartError(
                 f"one price is in {self.currency}, the other in {other.currency}",
-                do="Set cost.currency alike in both recipes",
+                do="Set the same cost.currency in both recipes",
             )
         peaks = [peak for peak in (self.peak_memory_mb, other.peak_memory_mb) if peak is not None]
         return PriceTag(
@@ -88,11 +89,11 @@ class PriceTag:
         )
 
     def sentence(self) -> str:
-        """Return the tag on one line, to be read by a person."""
+        """Return the tag as one line of text."""
         parts = [f"{_count(self.tokens)} tokens", f"{self.flops:.2g} FLOPs", _duration(self.seconds)]
         if self.peak_memory_mb is not None:
             parts.append(f"{self.peak_memory_mb:,.0f} MB at most")
-        parts.append("energy not known" if self.kwh is None else f"{self.kwh:.2g} kWh")
+        parts.append("energy unknown" if self.kwh is None else f"{self.kwh:.2g} kWh")
         if self.co2e_kg is not None:
             parts.append(f"{self.co2e_kg * 1000:.2g} g CO₂e" if self.co2e_kg < 1 else f"{self.co2e_kg:.3g} kg CO₂e")
         parts.append(f"{self.money:.2f} {self.currency}" if self.money >= 0.1 else f"{self.money:.2g} {self.currency}")
@@ -100,14 +101,14 @@ class PriceTag:
 
 
 class Meter:
-    """Measures a stretch of work as a context manager; `tag()` reads it at any time.
+    """Context manager that measures the cost of a block; `tag()` returns it at any time.
 
-    A resumed run passes the tag that its checkpoint holds as `previous`, and the new tag goes on from there.
-    `energy=False` leaves energy unmeasured, for work too short to matter.
+    A resumed run passes the tag of its checkpoint as `previous`, and the new tag continues from there.
+    `energy=False` skips the energy measurement, for work too short to matter.
     """
 
     def __init__(self, previous: PriceTag | None = None, config: CostConfig | None = None, energy: bool = True) -> None:
-        """Check the assumptions now, so that a wrong country fails before the work and not after."""
+        """Check the assumptions, so that a wrong country fails before the work and not after it."""
         self.previous, self.config = previous, config or CostConfig()
         self.tokens = 0
         self.flops = 0.0
@@ -120,7 +121,7 @@ class Meter:
         self._final: PriceTag | None = None
 
     def __enter__(self) -> Self:
-        """Start the clock."""
+        """Start measuring."""
         self._started = time.perf_counter()
         self._memory = PeakMemory()
         self._energy = EnergyMeter() if self._measures_energy else None
@@ -129,27 +130,27 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the clock; the tag stands from here on, after an exception too."""
+        """Stop measuring; the tag is final from here on, also after an exception."""
         seconds = time.perf_counter() - self._started
         if self._energy:
             self._energy.stop()
         if self._memory:
             self._memory.stop()
-        self._final = self._stretch(seconds)
+        self._final = self._measure(seconds)
 
     def tag(self) -> PriceTag:
-        """Return the price tag until now (or until the end of the block), what went before included."""
-        stretch = self._final or self._stretch(time.perf_counter() - self._started)
-        stretch = replace(stretch, tokens=self.tokens, flops=self.flops)
-        return self.previous + stretch if self.previous else stretch
+        """Return the price tag until now (or until the end of the block), including the previous tag."""
+        measured = self._final or self._measure(time.perf_counter() - self._started)
+        measured = replace(measured, tokens=self.tokens, flops=self.flops)
+        return self.previous + measured if self.previous else measured
 
-    def _stretch(self, seconds: float) -> PriceTag:
+    def _measure(self, seconds: float) -> PriceTag:
         if self._memory is None:
             raise RuntimeError("a Meter is read inside or after its `with` block")
-        reading = self._energy.read() if self._energy else None
-        kwh = reading.kwh if reading else None
+        sample = self._energy.read() if self._energy else None
+        kwh = sample.kwh if sample else None
         co2e, assumptions = _emissions(kwh, self.config)
-        assumptions["energy"] = reading.source if reading else "not measured"
+        assumptions["energy"] = sample.source if sample else "not measured"
         return PriceTag(
             seconds=seconds,
             peak_memory_mb=self._memory.megabytes(),
@@ -169,10 +170,10 @@ def forecast_tag(
     tokens: int = 0,
     peak_memory_mb: float | None = None,
 ) -> PriceTag:
-    """Return the price tag of work not yet done, from its FLOPs and this machine's measured speed.
+    """Return the price tag of future work, from its FLOPs and this machine's measured speed.
 
-    Without `watts`, processor and memory are taken at full load by codecarbon's tables; without codecarbon
-    energy stays unknown.
+    Without `watts`, processor and memory are assumed at full load by codecarbon's tables; without codecarbon the energy
+    is unknown.
     """
     if not flops_per_second > 0:
         raise HeadstartError(f"the speed is {flops_per_second} FLOP/s", allowed="A forecast needs a positive one")
@@ -183,7 +184,7 @@ def forecast_tag(
     kwh = None if watts is None else watts * seconds / 3.6e6
     co2e, assumptions = _emissions(kwh, config)
     assumptions["energy"] = (
-        "not known: codecarbon is not installed" if watts is None else f"{watts:g} W throughout; {source}"
+        "unknown: codecarbon is not installed" if watts is None else f"{watts:g} W throughout; {source}"
     )
     assumptions["speed"] = f"{flops_per_second:.3g} FLOP/s"
     money = seconds / 3600 * config.price_per_hour

@@ -1,4 +1,4 @@
-"""Energy of a run by codecarbon, kept silent and off the network; carbon intensity of a country's grid."""
+"""Measure the energy of a run with codecarbon, silent and offline; look up a country's carbon intensity."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from headstart.core import registry
 from headstart.core.errors import RecipeError
 
 WORLD = "WORLD"
-"""The country code for "not stated": the world's average grid."""
+"""The country code for an unknown country: the world's average grid."""
 
 _SAMPLE_SECONDS = 15.0
-_SHORTEST_READING_SECONDS = 0.5
-"""Below this codecarbon's own sampling is noise, and the machine's full-load power is used instead."""
+_SHORTEST_SAMPLE_SECONDS = 0.5
+"""Below this codecarbon's measurement is noise, and the machine's full-load power is used instead."""
 _UNKNOWN_PROCESSOR_WATTS = 85.0
-"""What codecarbon takes for a processor of which it knows nothing."""
+"""What codecarbon assumes for an unknown processor."""
 _JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
 class EnergySample:
-    """Energy since a meter's start, and where the number comes from; None where codecarbon is missing."""
+    """Energy since a meter's start, and the source of the number; None where codecarbon is missing."""
 
     kwh: float | None
     source: str
 
 
 def installed() -> bool:
-    """Say whether codecarbon can be imported."""
+    """Return whether codecarbon can be imported."""
     return importlib.util.find_spec("codecarbon") is not None
 
 
@@ -57,10 +57,10 @@ def carbon_intensity(country: str) -> float:
 
 @lru_cache(maxsize=1)
 def full_load_watts() -> tuple[float, str]:
-    """Estimate what this machine's processors and memory draw under full load, and say how.
+    """Return the estimated power of this machine's processors and memory under full load, and its source.
 
-    The processor's thermal design power from codecarbon's table (4 W per thread where the model is unknown),
-    plus codecarbon's estimate for memory. Accelerators are not in it: add their power yourself.
+    It is the processor's thermal design power from codecarbon's table (4 W per thread where the model is unknown), plus
+    codecarbon's estimate for memory. Accelerators are not included: add their power yourself.
     """
     from codecarbon.core.cpu import TDP
     from codecarbon.core.util import count_physical_cpus
@@ -76,21 +76,21 @@ def full_load_watts() -> tuple[float, str]:
 class EnergyMeter:
     """Measures the energy of this process and its children from construction on.
 
-    codecarbon takes 1.2 s to look at the processor, so it starts in a thread; the seconds before its first
-    sample count at the mean power of those after it. Whatever a user's codecarbon configuration says about
-    endpoints, tokens and files is overruled: nothing is sent and nothing is written.
+    codecarbon takes 1.2 s to inspect the processor, so it starts in a thread; the seconds before its first sample count
+    at the mean power of those after it. Endpoints, tokens and files in a user's codecarbon configuration are
+    overridden: nothing is sent and nothing is written.
     """
 
     def __init__(self) -> None:
-        """Begin; costs an import the first time and returns before codecarbon is ready."""
+        """Start measuring; the first call imports codecarbon, and returns before codecarbon is ready."""
         self._began = time.perf_counter()
         self._ready = self._began
         self._tracker: Any = None
-        self._fault = "no reason given"
+        self._error = "no reason given"
         self._final: EnergySample | None = None
         self._thread: threading.Thread | None = None
         if installed():
-            # Here and not in the thread: two threads that import pandas at once may each see half of it.
+            # Not in the thread: two threads that import pandas at the same time may each see half of it.
             for module in ("codecarbon", "pandas"):
                 importlib.import_module(module)
             self._thread = threading.Thread(target=self._start, name="energy meter", daemon=True)
@@ -103,13 +103,13 @@ class EnergyMeter:
         if self._thread is None:
             return EnergySample(None, "not measured: codecarbon is not installed (pip install codecarbon)")
         self._thread.join()
-        return self._reading(self._tracker.flush() if self._tracker else None)
+        return self._sample(self._tracker.flush() if self._tracker else None)
 
     def stop(self) -> EnergySample:
         """End the measurement and return its result; a second call returns the same."""
         if self._final is None and self._thread is not None:
             self._thread.join()
-            self._final = self._reading(self._tracker.stop() if self._tracker else None)
+            self._final = self._sample(self._tracker.stop() if self._tracker else None)
         return self._final or self.read()
 
     def _start(self) -> None:
@@ -133,18 +133,18 @@ class EnergyMeter:
                 allow_multiple_runs=True,
             )
             tracker.start()
-        except Exception as error:  # a meter that fails must not take hours of training with it
-            self._fault = f"{type(error).__name__}: {error}"
+        except Exception as error:  # a failing meter must not end hours of training
+            self._error = f"{type(error).__name__}: {error}"
             return
         self._ready = time.perf_counter()
         self._tracker = tracker
 
-    def _reading(self, kwh: float | None) -> EnergySample:
+    def _sample(self, kwh: float | None) -> EnergySample:
         now = time.perf_counter()
         total, covered = now - self._began, now - self._ready
-        if kwh is None or covered < _SHORTEST_READING_SECONDS:
+        if kwh is None or covered < _SHORTEST_SAMPLE_SECONDS:
             watts, how = full_load_watts()
-            why = f"codecarbon did not start ({self._fault})" if kwh is None else "the run was too short to measure"
+            why = f"codecarbon did not start ({self._error})" if kwh is None else "the run was too short to measure"
             return EnergySample(watts * total / _JOULES_PER_KWH, f"full load assumed, since {why}: {how}")
         return EnergySample(float(kwh) * total / covered, self._source())
 
@@ -162,7 +162,7 @@ class EnergyMeter:
 
 
 def _silence() -> None:
-    """Keep codecarbon's logger quiet: it warns on stderr about each thing that it has to estimate."""
+    """Silence codecarbon's logger, which warns on stderr about everything that it has to estimate."""
     import codecarbon.external.logger  # noqa: F401  (its import sets the level, so it has to come first)
 
     logging.getLogger("codecarbon").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What an adaptation cost: how much of what a body could do before it still can."""
+"""Measure forgetting: how much of a pre-trained model's ability is left after an adaptation."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Forgetting:
-    """A number that tells what a body can do, before an adaptation and after it."""
+    """A measure of a model's ability before and after an adaptation."""
 
     what: str
-    """What is measured, as a table's head says it."""
+    """Name of the measure, as in a table header."""
     before: float
     after: float
     lower_is_better: bool = False
 
     @property
     def change(self) -> float:
-        """Return what the adaptation added to the number."""
+        """Return the value after the adaptation minus the value before."""
         return self.after - self.before
 
     @property
     def lost(self) -> float:
-        """Return by how much the body is worse than it was."""
+        """Return by how much the model is worse than before."""
         return self.change if self.lower_is_better else -self.change
 
 
@@ -35,11 +35,11 @@ def before_and_after(
     of_checkpoint: Callable[[], float],
     lower_is_better: bool = False,
 ) -> Forgetting:
-    """Measure a body as it was and as an adaptation left it.
+    """Measure a model before and after an adaptation.
 
-    The number before is the checkpoint's own. A quantised body was changed before anything was learnt, so its adapter
-    is switched off for the number before, and quantisation counts on both sides; peft's prompts, which give the body
-    virtual tokens to read, leave it as it was.
+    The value before is that of the checkpoint. A quantized model differs from it before training, so its value before
+    is measured with the adapter disabled, and quantization counts on both sides. peft's prompt methods add only virtual
+    tokens and leave the model itself unchanged.
     """
     after = value_of(model)
     adapter = getattr(model, "active_peft_config", None)

@@ -1,4 +1,4 @@
-"""Metrics of one label for each example."""
+"""Metrics for one label per example: accuracy, F1, Matthews correlation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scipy import sparse
 
 from headstart.core.data import Bools
 from headstart.core.errors import DataError
-from headstart.evaluation.metrics import Floats, Ints, Sums, metric, plain, same_length
+from headstart.evaluation.metrics import CORRECT, F1, Floats, Ints, Sums, metric, plain, same_length
 
 
 def label_codes(gold: Sequence[Any], *predictions: Sequence[Any]) -> tuple[list[Ints], list[Any]]:
-    """Number the labels of gold and any predictions by their sorted order; return the numbers and the labels."""
+    """Encode the labels of gold and any predictions by their sorted order; return the codes and the labels."""
     sequences = [plain(gold), *map(plain, predictions)]
     same_length(sequences)
     try:
@@ -22,15 +22,16 @@ def label_codes(gold: Sequence[Any], *predictions: Sequence[Any]) -> tuple[list[
     except TypeError as error:
         kinds = [sorted({type(label).__name__ for label in sequence}) for sequence in sequences]
         raise DataError(
-            f"gold labels are {' and '.join(kinds[0])}, predicted ones {' and '.join(kinds[-1])}; they do not compare",
-            do="Give both as the data has them: all text or all numbers",
+            f"gold labels are {' and '.join(kinds[0])}, predicted labels {' and '.join(kinds[-1])}",
+            allowed="Both must be of one type",
+            do="Give both as they are in the data: all text or all numbers",
         ) from error
     number = {label: code for code, label in enumerate(classes)}
     return [np.array([number[label] for label in sequence], dtype=np.int64) for sequence in sequences], classes
 
 
 def _counts(gold: Sequence[Any], predicted: Sequence[Any]) -> sparse.csr_matrix:
-    """Return for each example and label: is it found, is it gold, is it predicted."""
+    """Return three indicators for each example and label: correct, gold, predicted; shape (examples, 3 × labels)."""
     (gold_codes, predicted_codes), classes = label_codes(gold, predicted)
     rows, shape = np.arange(len(gold_codes)), (len(gold_codes), len(classes))
     hits = (gold_codes == predicted_codes).astype(np.float64)
@@ -41,7 +42,7 @@ def _counts(gold: Sequence[Any], predicted: Sequence[Any]) -> sparse.csr_matrix:
 
 
 def _by_label(combine: Callable[[Floats, Floats, Floats], Floats]) -> Callable[[Floats], Floats]:
-    """Return a function of the three counts of each label as one of the sums over `_counts`."""
+    """Return a function of the sums over `_counts` from a function of each label's three counts."""
     return lambda sums: combine(*np.split(sums, 3, axis=1))
 
 
@@ -75,15 +76,15 @@ def _hits(gold: Sequence[Any], predicted: Sequence[Any]) -> Floats:
 
 def ratio_of_sums(sums: Floats) -> Floats:
     """Return the first sum over the second."""
-    share: Floats = sums[:, 0] / sums[:, 1]
-    return share
+    ratio: Floats = sums[:, 0] / sums[:, 1]
+    return ratio
 
 
 def _two_codes(gold: Sequence[Any], predicted: Sequence[Any]) -> list[Ints]:
     codes, classes = label_codes(gold, predicted)
     if len(classes) > 2:
         raise DataError(
-            f"f1 met {len(classes)} labels ({', '.join(map(repr, classes[:5]))}{', …' if len(classes) > 5 else ''})",
+            f"f1 got {len(classes)} labels ({', '.join(map(repr, classes[:5]))}{', …' if len(classes) > 5 else ''})",
             allowed="It is defined for two",
             do="Use macro_f1 or accuracy",
         )
@@ -95,21 +96,20 @@ def _counts_of_two(gold: Sequence[Any], predicted: Sequence[Any]) -> sparse.csr_
     return _counts(gold, predicted)
 
 
-@metric("label", sums=Sums(_hits, ratio_of_sums))
+@metric("label", sums=Sums(_hits, ratio_of_sums), family=CORRECT)
 def accuracy(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-    """Share of examples whose predicted label is the gold one."""
+    """Fraction of examples whose predicted label is the gold label."""
     from sklearn.metrics import accuracy_score
 
     (gold_codes, predicted_codes), _ = label_codes(gold, predicted)
     return float(accuracy_score(gold_codes, predicted_codes))
 
 
-@metric("label", sums=Sums(_counts_of_two, _by_label(_f1)))
+@metric("label", sums=Sums(_counts_of_two, _by_label(_f1)), family=F1)
 def f1(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     """F1 of the positive class of two: the second label in sorted order (1 of 0 and 1).
 
-    Where a single label occurs there is no second one, and the value is 0.0; so it is where no positive
-    example is found, since precision and recall are then both nought.
+    The value is 0.0 where only one label occurs, and where no positive example is found (zero precision and recall).
     Paper: van Rijsbergen 1979, Information Retrieval
     """
     from sklearn.metrics import f1_score
@@ -118,11 +118,11 @@ def f1(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     return float(f1_score(gold_codes, predicted_codes, labels=[1], average="macro", zero_division=0.0))
 
 
-@metric("label", sums=Sums(_counts, _by_label(_macro_f1)))
+@metric("label", sums=Sums(_counts, _by_label(_macro_f1)), family=F1)
 def macro_f1(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-    """Mean over the labels of each label's F1, so that rare ones count as much as frequent ones.
+    """Mean of the F1 of each label, so that rare labels count as much as frequent ones.
 
-    A label counts if it occurs among the gold or the predicted ones.
+    A label counts if it occurs among the gold or the predicted labels.
     """
     from sklearn.metrics import f1_score
 
@@ -130,12 +130,12 @@ def macro_f1(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
     return float(f1_score(gold_codes, predicted_codes, average="macro", zero_division=0.0))
 
 
-@metric("label", sums=Sums(_counts, _by_label(_matthews)))
+@metric("label", sums=Sums(_counts, _by_label(_matthews)), family="label correlation")
 def matthews(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-    """Matthews correlation of two labellings, for any number of labels; 0.0 is chance.
+    """Matthews correlation of predicted and gold labels, for any number of labels; 0.0 is the chance level.
 
-    Where gold or predicted hold a single label the correlation is undefined; it is 0.0 then, because such
-    predictions tell nothing about the gold labels.
+    The correlation is undefined where gold or predicted labels are constant. It is 0.0 then, because such predictions
+    carry no information about the gold labels.
     Paper: Matthews 1975; Gorodkin 2004 for more than two labels
     """
     from sklearn.metrics import matthews_corrcoef

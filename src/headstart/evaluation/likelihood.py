@@ -1,6 +1,6 @@
-"""Metrics of how well a model foresees texts. A prediction says what a text cost: `nats`, over `tokens` and `bytes`.
+"""Metrics of language modeling. A prediction is a text's negative log-likelihood: `nats`, over `tokens` and `bytes`.
 
-The text itself is what is predicted, so gold values are not read.
+The text itself is predicted, so gold values are not read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from headstart.evaluation.metrics import Floats, Sums, metric, plain, same_length
 
 _LARGEST = 700.0
-"""exp of more overflows; a model this bad is told by its bits per byte."""
+"""exp of more overflows; use bits per byte to compare models this bad."""
 
 
 def _counts(unit: str) -> Callable[[Sequence[Any], Sequence[Any]], Floats]:
     def counts(gold: Sequence[Any], predicted: Sequence[Any]) -> Floats:
-        found = plain(predicted)
-        same_length([plain(gold), found])
-        return np.array([[text["nats"], text[unit]] for text in found], dtype=np.float64)
+        texts = plain(predicted)
+        same_length([plain(gold), texts])
+        return np.array([[text["nats"], text[unit]] for text in texts], dtype=np.float64)
 
     return counts
 
@@ -38,7 +38,7 @@ def _bits_per_byte(sums: Floats) -> Floats:
 
 @metric("likelihood", sums=Sums(_counts("tokens"), _perplexity), lower_is_better=True, scale=1)
 def perplexity(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-    """Among how many equally likely tokens a model hesitates; compares models of one tokenizer alone.
+    """Exponential of the mean loss per token; it compares only models with the same tokenizer.
 
     Paper: Jelinek et al. 1977
     """
@@ -47,9 +47,9 @@ def perplexity(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
 
 @metric("likelihood", sums=Sums(_counts("bytes"), _bits_per_byte), lower_is_better=True, scale=1)
 def bits_per_byte(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
-    """Bits that a model needs for a byte of text, by which models of different tokenizers compare.
+    """Bits that a model needs per byte of text; it compares models with different tokenizers.
 
-    A tokenizer that writes less than the text says (lower case, unknown words) leaves less to be predicted.
+    A tokenizer that drops information (lower case, unknown words) leaves less to predict, which lowers the value.
     Paper: Shannon 1951; Gao et al. 2020, The Pile
     """
     return float(_bits_per_byte(_counts("bytes")(gold, predicted).sum(axis=0, keepdims=True))[0])

@@ -1,4 +1,4 @@
-"""What linear baselines share: which rows they can read, and a C that is chosen on the validation rows."""
+"""What linear baselines share: a check of the rows, and the choice of C on the validation rows."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def learn(
     prepare: Callable[[], tuple[Encode, Mapping[str, Any]]],
     fit: Callable[[Any, Sequence[Any], float], Predict],
 ) -> BaselineResult:
-    """Fit one machine for each C on the training rows and let the best on the validation rows predict the test rows.
+    """Fit one model for each C on the training rows and predict the test rows with the best on the validation rows.
 
-    `prepare` learns from the training rows how rows become numbers, and what is to be told of it beside C; it is asked
-    only where there is something to learn. `fit` makes a machine of numbers, gold values and C.
+    `prepare` fits the features on the training rows and returns the encoder with settings to report beside C. It is
+    called only where the training rows have more than one label. `fit` returns a model for features, gold values and C.
     """
     started = time.perf_counter()
     train, validation, test = splits
-    _require_suited(splits, about(metric).of)
+    _require_applicable(splits, about(metric).of)
     if not len(train) or not len(validation):
         empty = "training" if not len(train) else "validation"
         raise DataError(
             f"the {name} baseline has no {empty} rows", do="It needs both: C is chosen on the validation rows"
         )
     if about(metric).of == "label" and len(set(train.labels)) < 2:
-        why = {"C": None, "reason": "the training rows hold one label"}
+        why = {"C": None, "reason": "the training rows have one label"}
         return BaselineResult([train.labels[0]] * len(test), why, time.perf_counter() - started)
-    encode, told = prepare()
+    encode, settings = prepare()
     rows, held_out = encode(train), encode(validation)
     measure = registry.resolve("metrics", metric)
     best_score, best_C, best = -np.inf, C_GRID[0], None
@@ -53,23 +53,25 @@ def learn(
             best_score, best_C, best = score, C, predict
     assert best is not None
     predictions = best(encode(test)) if len(test) else []
-    chosen = {"C": best_C, f"validation_{metric}": float(best_score), **told}
+    chosen = {"C": best_C, f"validation_{metric}": float(best_score), **settings}
     return BaselineResult(predictions, chosen, time.perf_counter() - started)
 
 
-def _require_suited(splits: Sequence[Examples], gold: str) -> None:
-    """Refuse what a linear machine over texts cannot learn."""
+def _require_applicable(splits: Sequence[Examples], gold: str) -> None:
+    """Refuse rows that a linear model of texts cannot learn."""
     train = splits[0]
     if gold == "number":
         require_numbers(train)
     if not all(train.columns.keys() <= split.columns.keys() for split in splits):
         raise NotApplicable(
-            "it reads the same columns in all splits, and held-out rows lack some of the training rows'"
+            "it reads the same columns in all splits, and the held-out rows lack some columns of the training rows"
         )
     if gold not in ("label", "number"):
         raise NotApplicable(
             f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}"
         )
-    odd = next((name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None)
-    if odd is not None:
-        raise NotApplicable(f"it reads texts, and the column {odd!r} holds something else")
+    not_text = next(
+        (name for name, values in train.columns.items() if any(not isinstance(v, str) for v in values)), None
+    )
+    if not_text is not None:
+        raise NotApplicable(f"it reads texts, and the column {not_text!r} has other values")

@@ -1,4 +1,4 @@
-"""Peak memory of this process and its children between two moments."""
+"""Measure the peak memory of this process and its children between two points in time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _SAMPLE_SECONDS = 0.5
 
 
 class PeakMemory:
-    """Watches resident memory from construction until `stop`.
+    """Samples resident memory from construction until `stop`.
 
-    Where the process reaches a new high meanwhile, the kernel's own record gives its exact peak; else, and
-    for children, the highest of two samples a second counts. Pages that processes share are counted in each.
+    If the process reaches a new high in the meantime, the kernel's record gives its exact peak. Otherwise, and for
+    children, the highest of two samples per second counts. Pages that processes share are counted in each.
     """
 
     def __init__(self) -> None:
-        """Begin to watch."""
+        """Start sampling."""
         self._process = psutil.Process()
         self._record_before = _kernel_record()
         self._highest_sample = 0
         self._final: float | None = None
         self._stopped = threading.Event()
         self._sample()
-        self._thread = threading.Thread(target=self._watch, name="memory meter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="memory meter", daemon=True)
         self._thread.start()
 
     def megabytes(self) -> float:
@@ -39,13 +39,13 @@ class PeakMemory:
         return max(self._highest_sample, record if record > self._record_before else 0) / 1e6
 
     def stop(self) -> float:
-        """Stop watching and return the peak in millions of bytes."""
+        """Stop sampling and return the peak in millions of bytes."""
         self._final = self.megabytes()
         self._stopped.set()
         self._thread.join()
         return self._final
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.wait(_SAMPLE_SECONDS):
             self._sample()
 
@@ -55,21 +55,21 @@ class PeakMemory:
             try:
                 resident += child.memory_info().rss
             except psutil.Error:
-                continue  # it ended between the listing and the look
+                continue  # the child ended after it was listed
         self._highest_sample = max(self._highest_sample, resident)
 
 
 def _kernel_record() -> int:
-    """Return the highest resident memory of this process's life in bytes, or 0 where the system keeps none.
+    """Return the highest resident memory of this process so far in bytes, or 0 where the system does not record it.
 
-    Linux hands the number of getrusage down to whatever a process starts; that of its own pages it does not.
+    On Linux a child process inherits the value of getrusage, but not VmHWM.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return _record_of_usage()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else _record_of_usage()
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else _record_of_usage()
 
 
 def _record_of_usage() -> int:

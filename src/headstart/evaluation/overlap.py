@@ -1,4 +1,4 @@
-"""Which answer has most words of the question: what a sceptic asks a reader to beat."""
+"""The baseline for reading comprehension: the answer that shares most words with the question."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 def overlap(train: Examples, validation: Examples, test: Examples, *, metric: str, seed: int) -> BaselineResult:
     """The choice, or the sentence of a text, that shares most with the question by TF-IDF.
 
-    Of two columns of text the one that is longer on average holds the answers, the other the question; choices are a
-    column of lists. Rare words, as the training rows have them, weigh most; of equals the first is taken.
+    Of two text columns the one that is longer on average contains the answers, the other the question; choices are a
+    column of lists. Words that are rare in the training rows weigh most; among equals the first is taken.
     Paper: Richardson et al. 2013, MCTest; Clark et al. 2018, ARC
     """
     started = time.perf_counter()
@@ -32,21 +32,21 @@ def overlap(train: Examples, validation: Examples, test: Examples, *, metric: st
         case "label":
             asks, offers = _columns(train, list, "column with a list of choices")
             if not all(type(label) is int for label in train.labels):
-                raise NotApplicable("it gives the number of a choice, and the labels are no such numbers")
+                raise NotApplicable("it predicts the index of a choice, and the labels are not integers")
             split, is_text = list, False
         case "answers":
             asks, offers = _columns(train, str, "second column of text")
             split, is_text = sentences, True
         case other:
             raise NotApplicable(f"it picks one of several texts, and the gold values are of the kind {other!r}")
-    vectoriser = _fitted([*train.columns[asks], *(t for row in train.columns[offers] for t in split(row))])
+    vectorizer = _fitted([*train.columns[asks], *(t for row in train.columns[offers] for t in split(row))])
     offered = [split(row) for row in test.columns[offers]]
-    questions = vectoriser.transform(test.columns[asks])
-    texts = vectoriser.transform([text for row in offered for text in row] or [""])
+    questions = vectorizer.transform(test.columns[asks])
+    texts = vectorizer.transform([text for row in offered for text in row] or [""])
     predictions: list[Any] = []
     start = 0
-    for place, row in enumerate(offered):
-        shared = np.asarray((texts[start : start + len(row)] @ questions[place].T).todense()).ravel()
+    for i, row in enumerate(offered):
+        shared = np.asarray((texts[start : start + len(row)] @ questions[i].T).todense()).ravel()
         best = int(shared.argmax()) if len(row) else 0
         predictions.append("".join(row[best : best + 1]) if is_text else best)
         start += len(row)
@@ -55,23 +55,23 @@ def overlap(train: Examples, validation: Examples, test: Examples, *, metric: st
 
 
 def sentences(text: str) -> list[str]:
-    """Return a text's sentences, told by . ! and ? before a blank."""
+    """Return a text's sentences, split after . ! and ? before a space."""
     return [sentence for sentence in _SENTENCE_END.split(text.strip()) if sentence]
 
 
 def _columns(train: Examples, kind: type, needed: str) -> tuple[str, str]:
-    """Return the column that asks and the one that answers, which holds values of `kind`."""
+    """Return the column of questions and the column of answers, whose values are of type `kind`."""
     texts = [name for name, values in train.columns.items() if all(isinstance(value, str) for value in values)]
     texts.sort(key=lambda name: sum(map(len, train.columns[name])))
     lists = [name for name, values in train.columns.items() if all(isinstance(value, list) for value in values)]
     offers = texts[1:] if kind is str else lists
     if not texts or not offers:
-        raise NotApplicable(f"it compares a question with what may answer it, and there is no {needed}")
+        raise NotApplicable(f"it compares a question with possible answers, and there is no {needed}")
     return texts[0], offers[-1]
 
 
 def _fitted(texts: Sequence[str]) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    # Words of any length: the default pattern drops those of one letter, which may be all that a choice has.
+    # Words of any length: the default pattern drops one-letter words, which may be all that a choice has.
     return TfidfVectorizer(token_pattern=r"(?u)\w+", sublinear_tf=True).fit([*texts, "nothing"])

@@ -1,8 +1,8 @@
-"""A metric on thousands of bootstrap resamples at once, from how often each resample drew each example.
+"""Compute a metric on thousands of bootstrap resamples at once, from how often each resample drew each example.
 
-A resample of n examples is a row of n counts. Most metrics are functions of sums over the examples (`Sums`), which are
-one product of the count matrix with something fixed; Spearman needs weighted mid-ranks. Any other metric, as a
-plugin's may be, is called for every resample.
+A resample of n examples is a row of n counts. Most metrics are functions of sums over the examples (`Sums`), which one
+product of the count matrix with a fixed matrix computes; Spearman needs weighted mid-ranks. Any other metric, such as a
+plugin's, is called once for every resample.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def draw(examples: int, samples: int, seed: int) -> Iterator[Floats]:
 
 
 def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -> list[Resampled]:
-    """Return for each run of predictions a function that gives the metric on a chunk of resamples."""
+    """Return for each run of predictions a function that computes the metric on a chunk of resamples."""
     function = registry.resolve("metrics", metric)
     known = about(metric)
     if metric == "spearman":
@@ -46,6 +46,12 @@ def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -
     return [_any_metric(function, gold, run) for run in runs]
 
 
+def scores_on_resamples(functions: Sequence[Resampled], examples: int, samples: int, seed: int) -> list[Floats]:
+    """Return for each function its values on the same `samples` resamples of the examples, each of shape (samples,)."""
+    chunks = [[function(counts) for function in functions] for counts in draw(examples, samples, seed)]
+    return [np.concatenate([chunk[i] for chunk in chunks]) for i in range(len(functions))]
+
+
 def _of_sums(sums: Sums, gold: Sequence[Any], predicted: Sequence[Any]) -> Resampled:
     of_examples = sums.of_examples(gold, predicted)
     return lambda counts: sums.value(np.asarray(counts @ of_examples))
@@ -54,7 +60,7 @@ def _of_sums(sums: Sums, gold: Sequence[Any], predicted: Sequence[Any]) -> Resam
 def _spearman(gold_ranks: Resampled, predicted_ranks: Resampled) -> Resampled:
 
     def value(counts: Floats) -> Floats:
-        # Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they lie in [-1/2, 1/2].
+        # Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they are in [-1/2, 1/2].
         total = counts.sum(axis=1, keepdims=True)
         g, p = ((rank(counts) - (total + 1) / 2) / total for rank in (gold_ranks, predicted_ranks))
         covariance, g_spread, p_spread = (np.einsum("ij,ij,ij->i", counts, x, y) for x, y in ((g, p), (g, g), (p, p)))
@@ -64,7 +70,7 @@ def _spearman(gold_ranks: Resampled, predicted_ranks: Resampled) -> Resampled:
 
 
 def _ranker(values: Floats) -> Resampled:
-    """Return a function from counts to each example's mid-rank within its resample; it remembers its last answer."""
+    """Return a function from counts to each example's mid-rank within its resample; it caches its last result."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -1,4 +1,4 @@
-"""TF-IDF with a linear support vector machine: what a sceptic asks a network to beat."""
+"""The baseline that a network must beat: TF-IDF with a linear support vector machine."""
 
 from __future__ import annotations
 
@@ -18,42 +18,43 @@ from headstart.evaluation.linear import Encode, learn
 from headstart.evaluation.metrics import about
 
 _TOKEN = r"(?u)\w+|[^\w\s]"
-"""Words of any length and single punctuation marks: scikit-learn's default drops "I", "?" and "n't"."""
+"""Words of any length and single punctuation marks; scikit-learn's default drops "I", "?" and "n't"."""
 
 
 def svm(train: Examples, validation: Examples, test: Examples, *, metric: str, seed: int) -> BaselineResult:
     """TF-IDF of words and word pairs with a linear SVM, its C chosen on the validation rows.
 
-    Rows of several columns (pairs of sentences) get the TF-IDF of each column apart, that of the words which
-    the columns share, and four overlap numbers; without them a linear model cannot tell whether two
-    sentences agree. Regressions use linear support vector regression with the squared loss, which optimises
-    what a correlation rewards, has a deterministic solver, and keeps the same C. The machine learns from the
-    training rows alone, as the networks do.
+    Rows of several columns (pairs of sentences) get the TF-IDF of each column, that of the words which the columns
+    share, and four overlap features; without these a linear model cannot detect whether two sentences agree.
+    Regression uses linear support vector regression with the squared loss, which optimizes what a correlation rewards,
+    has a deterministic solver, and keeps the same C. The model learns from the training rows only, as the networks do.
     Paper: Wang & Manning 2012; Fan et al. 2008 (LIBLINEAR)
     """
 
     def prepare() -> tuple[Encode, dict[str, Any]]:
-        features = Features().fit(train)
+        features = TfidfFeatures().fit(train)
         return features.transform, {"features": features.width}
 
     fit = _regressor if about(metric).of == "number" else _classifier
     return learn("svm", (train, validation, test), metric, prepare, partial(fit, seed=seed))
 
 
-class Features:
-    """Sparse features of rows with one or more text columns, learnt from the training rows."""
+class TfidfFeatures:
+    """Sparse features of rows with one or more text columns, fitted on the training rows."""
 
-    def fit(self, train: Examples) -> Features:
-        """Learn the vocabularies: one per column, and one for the words that all columns share."""
+    def fit(self, train: Examples) -> TfidfFeatures:
+        """Fit the vocabularies: one per column, and one for the words that all columns share."""
         self.columns = list(train.columns)
         texts = self._texts(train)
-        self._vectorisers = [_fit_tfidf(column) for column in texts]
+        self._vectorizers = [_fit_tfidf(column) for column in texts]
         self._shared = _fit_tfidf(self._common(texts)) if len(texts) > 1 else None
         self._overlap_idf = (
             _fit_tfidf([text for column in texts for text in column], ngrams=1) if len(texts) > 1 else None
         )
-        if not any(self._vectorisers):
-            raise DataError(f"the columns {', '.join(self.columns)} hold no words", do="Check the task's text columns")
+        if not any(self._vectorizers):
+            raise DataError(
+                f"the columns {', '.join(self.columns)} contain no words", do="Check the task's text columns"
+            )
         self.width = self.transform(train.take([0])).shape[1]
         return self
 
@@ -61,9 +62,9 @@ class Features:
         """Return one sparse row per example."""
         texts = self._texts(examples)
         blocks = [
-            vectoriser.transform(column)
-            for vectoriser, column in zip(self._vectorisers, texts, strict=True)
-            if vectoriser
+            vectorizer.transform(column)
+            for vectorizer, column in zip(self._vectorizers, texts, strict=True)
+            if vectorizer
         ]
         if self._shared:
             blocks.append(self._shared.transform(self._common(texts)))
@@ -75,7 +76,7 @@ class Features:
         return [["" if text is None else str(text) for text in examples.columns[name]] for name in self.columns]
 
     def _common(self, texts: list[list[str]]) -> list[str]:
-        """Return for each row the words that stand in all its columns, in the first column's order."""
+        """Return for each row the words that occur in all its columns, in the first column's order."""
         split = _splitter()
         shared = []
         for first, *others in zip(*texts, strict=True):
@@ -84,31 +85,31 @@ class Features:
         return shared
 
     def _overlap(self, texts: list[list[str]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return four numbers in [0, 1] per row on the first two columns: cosine, Jaccard, share of each side."""
+        """Return four features in [0, 1] per row of the first two columns: cosine, Jaccard, fraction of each side."""
         assert self._overlap_idf is not None
         left, right = (self._overlap_idf.transform(column) for column in texts[:2])
         cosine = np.asarray(left.multiply(right).sum(axis=1)).ravel()
         both = np.asarray((left > 0).multiply(right > 0).sum(axis=1)).ravel()
         n_left, n_right = np.diff(left.indptr), np.diff(right.indptr)
         either = n_left + n_right - both
-        shares = [np.divide(both, size, out=np.zeros(len(both)), where=size > 0) for size in (either, n_left, n_right)]
-        return np.column_stack([cosine, *shares])
+        ratios = [np.divide(both, size, out=np.zeros(len(both)), where=size > 0) for size in (either, n_left, n_right)]
+        return np.column_stack([cosine, *ratios])
 
 
 def _splitter() -> Callable[[str], list[str]]:
     from sklearn.feature_extraction.text import CountVectorizer
 
-    analyse: Callable[[str], list[str]] = CountVectorizer(token_pattern=_TOKEN).build_analyzer()
-    return analyse
+    analyze: Callable[[str], list[str]] = CountVectorizer(token_pattern=_TOKEN).build_analyzer()
+    return analyze
 
 
 def _fit_tfidf(texts: Sequence[str], ngrams: int = 2) -> Any | None:
-    """Fit a vectoriser, or return None where the texts hold no word at all."""
+    """Fit a vectorizer, or return None where the texts contain no word."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectoriser = TfidfVectorizer(token_pattern=_TOKEN, ngram_range=(1, ngrams), sublinear_tf=True)
+    vectorizer = TfidfVectorizer(token_pattern=_TOKEN, ngram_range=(1, ngrams), sublinear_tf=True)
     try:
-        return vectoriser.fit(texts)
+        return vectorizer.fit(texts)
     except ValueError as error:
         if "empty vocabulary" not in str(error):
             raise
@@ -129,15 +130,15 @@ def _regressor(rows: sparse.csr_matrix, labels: Sequence[Any], C: float, seed: i
     from sklearn.svm import LinearSVR
 
     targets = np.array([float(label) for label in labels])
-    # LIBLINEAR shrinks the intercept with the weights; centred targets keep small C from biasing every prediction.
-    centre = targets.mean()
+    # LIBLINEAR regularizes the intercept too; centered targets keep a small C from biasing every prediction.
+    center = targets.mean()
     model = LinearSVR(C=C, epsilon=0.0, loss="squared_epsilon_insensitive", dual=False)
-    _fit_quietly(model, rows, targets - centre)
-    return lambda new: [float(value) for value in model.predict(new) + centre]
+    _fit_quietly(model, rows, targets - center)
+    return lambda new: [float(value) for value in model.predict(new) + center]
 
 
 def _fit_quietly(model: Any, rows: sparse.csr_matrix, targets: Any) -> None:
-    """Fit without the warning that large C may stop early: the validation rows judge the result anyway."""
+    """Fit without the warning that a large C may not converge: the validation rows decide between models anyway."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():

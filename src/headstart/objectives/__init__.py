@@ -8,7 +8,7 @@ from headstart.core import registry
 
 
 def __getattr__(name: str) -> Any:
-    """Import an objective's class by its name, so that listing them costs no import of torch."""
+    """Import the class of an objective by its name, so that listing objectives does not import torch."""
     for entry in registry.names("objectives"):
         if registry.target("objectives", entry).endswith(f":{name}"):
             return registry.resolve("objectives", entry)

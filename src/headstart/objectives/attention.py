@@ -1,4 +1,4 @@
-"""Who sees whom: encoders of transformers that read a row from one side, or only a part of it from both."""
+"""Attention masks for encoders of transformers: bidirectional, left-to-right, right-to-left or prefix."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ import torch
 from transformers import PreTrainedModel
 
 DIRECTIONS = ("both", "left", "right", "prefix")
-"""What a position sees: all of the row, what is left or right of it and itself, or what is left and the first half."""
+"""What a position attends to: the whole row; itself and its left or right; itself, its left and the first half."""
 
 
-def sight(directions: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a mask by the number of each row's direction, true where a position (second axis) sees another (third)."""
-    place = torch.arange(length, device=directions.device)
-    left = place <= place[:, None]
-    masks = (torch.ones_like(left), left, left.T, left | (place < length // 2))
+def attention_mask(directions: torch.Tensor, length: int) -> torch.Tensor:
+    """Return a boolean mask of shape (rows, from, to), True where a position may attend to another.
+
+    Args:
+        directions: an index into `DIRECTIONS` for each row, shape (rows,).
+        length: the number of positions in a row.
+    """
+    index = torch.arange(length, device=directions.device)
+    left = index <= index[:, None]  # (from, to)
+    masks = (torch.ones_like(left), left, left.T, left | (index < length // 2))
     return torch.stack(masks)[directions]
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return what is added to the attention scores: 0 where visible, else the lowest number; (rows, 1, from, to)."""
-    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a boolean mask (rows, from, to) as an additive one (rows, 1, from, to): 0 where True, else the minimum."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
 
 @contextmanager
-def seeing(model: PreTrainedModel, visible: torch.Tensor) -> Iterator[Any]:
-    """Give the `attention_mask` with which a model's positions see each other as a mask like `sight`'s says."""
+def with_attention_mask(model: PreTrainedModel, mask: torch.Tensor) -> Iterator[Any]:
+    """Yield the `attention_mask` argument that makes a model apply a boolean mask of shape (rows, from, to)."""
     if model.config.model_type == "deberta-v2":
-        # It would multiply the embeddings by a mask of this shape; its encoder alone takes one as it is.
+        # The model multiplies its embeddings by `attention_mask`, so this shape is passed to the encoder directly.
         encoder: torch.nn.Module = model.base_model.get_submodule("encoder")
-        handle = encoder.register_forward_pre_hook(lambda _, inputs: (inputs[0], visible[:, None], *inputs[2:]))
+        handle = encoder.register_forward_pre_hook(lambda _, inputs: (inputs[0], mask[:, None], *inputs[2:]))
         try:
             yield None
         finally:
             handle.remove()
     elif "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
-        place = torch.arange(visible.shape[-1], device=visible.device)
-        near = (place - place[:, None]).abs() <= model.config.sliding_window
-        masks = {"full_attention": visible, "sliding_attention": visible & near}
-        yield {layer_type: additive(mask, model.dtype) for layer_type, mask in masks.items()}
+        index = torch.arange(mask.shape[-1], device=mask.device)
+        window = (index - index[:, None]).abs() <= model.config.sliding_window
+        masks = {"full_attention": mask, "sliding_attention": mask & window}
+        yield {layer_type: additive_mask(layer_mask, model.dtype) for layer_type, layer_mask in masks.items()}
     else:
-        yield additive(visible, model.dtype)
+        yield additive_mask(mask, model.dtype)

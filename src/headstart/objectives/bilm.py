@@ -1,4 +1,4 @@
-"""Bidirectional language modelling: predict each token from what is left of it, and from what is right of it."""
+"""Bidirectional language modeling: predict each token from the tokens on its left, and from those on its right."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headstart.objectives.chunked import chunked_loss
 
 
 class BidirectionalLM(BaseObjective):
-    """Predict every token twice, from those before it and from those after it, by one output layer.
+    """Predict every token twice, from its left and from its right context, with one output layer (ELMo).
 
-    The loss of a token is the mean of the two, so that it compares with a causal model's. There is no chance in a
-    batch, and rows are `[CLS] … [SEP]`: the first token is predicted from [CLS] and the last one from [SEP].
+    The loss of a token is the mean of both predictions, so it is comparable to that of a causal model. Batches involve
+    no randomness. Rows are `[CLS] … [SEP]`: the first token is predicted from [CLS] and the last one from [SEP].
     """
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo"
@@ -27,43 +27,44 @@ class BidirectionalLM(BaseObjective):
     auto_class: ClassVar[str] = "AutoModelForPreTraining"
 
     class Config(Section):
-        """How much of the output stands in memory."""
+        """The memory used by the logits."""
 
         name: Literal["bilm"] = "bilm"
-        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="number of positions whose logits are in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or BidirectionalLM.Config(**settings)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Show the rows as they are; labels are the same tokens, but for special ones and those at a row's ends."""
-        ids = torch.from_numpy(rows.ids.copy())
-        counted = torch.from_numpy(~vocabulary.special[rows.ids])
-        counted[:, [0, -1]] = False
-        return {"input_ids": ids, "labels": ids.masked_fill(~counted, -100), "weights": counted.float()}
+        """Return the unchanged rows; labels are the same tokens except special ones and those at the ends of a row."""
+        ids = torch.from_numpy(rows.ids.copy())  # (rows, length)
+        predicted = torch.from_numpy(~vocabulary.special[rows.ids])
+        predicted[:, [0, -1]] = False
+        return {"input_ids": ids, "labels": ids.masked_fill(~predicted, -100), "weights": predicted.float()}
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the cross-entropy in nats, the mean of both directions, summed over the predicted tokens."""
+        """Return the cross-entropy in nats, averaged over both directions and summed over the predicted tokens."""
         return chunked_loss(model.get_output_embeddings(), *self._predictions(model, batch), self.config.chunk)
 
     @torch.no_grad()
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
-        """Return sums over the predicted tokens: loss in nats and correct guesses, the mean of both directions."""
-        loss = hits = 0.0
-        flat = (tensor.flatten(0, 1).split(self.config.chunk) for tensor in self._predictions(model, batch))
-        for states, labels, weights in zip(*flat, strict=True):
+        """Return loss in nats and correct predictions, averaged over both directions and summed over the tokens."""
+        loss = correct = 0.0
+        chunks = (tensor.flatten(0, 1).split(self.config.chunk) for tensor in self._predictions(model, batch))
+        for states, labels, weights in zip(*chunks, strict=True):
             logits = model.get_output_embeddings()(states).float()
             loss += float((F.cross_entropy(logits, labels, reduction="none", ignore_index=-100) * weights).sum())
-            hits += float(((logits.argmax(-1) == labels) * weights).sum())
-        return {"loss": loss, "accuracy": hits}
+            correct += float(((logits.argmax(-1) == labels) * weights).sum())
+        return {"loss": loss, "accuracy": correct}
 
     def _predictions(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run the network; returns the states that predict, all from the left first, with the label and weight of each.
+        """Return the predicting states (2 · rows, length - 2, hidden / 2) with their labels and weights.
 
-        A token is predicted by the state one place to its left, and by the other direction's one to its right.
+        The forward direction comes first. The forward state at position i - 1 and the backward state at position
+        i + 1 predict the token at position i.
         """
         states = model.base_model(batch["input_ids"], attention_mask=batch.get("attention_mask")).last_hidden_state
-        ahead, back = states.chunk(2, dim=-1)
+        forward, backward = states.chunk(2, dim=-1)
         labels, weights = batch["labels"][:, 1:-1], batch["weights"][:, 1:-1] / 2
-        return torch.cat([ahead[:, :-2], back[:, 2:]]), torch.cat([labels, labels]), torch.cat([weights, weights])
+        return torch.cat([forward[:, :-2], backward[:, 2:]]), torch.cat([labels, labels]), torch.cat([weights, weights])

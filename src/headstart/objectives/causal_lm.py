@@ -1,4 +1,4 @@
-"""Causal language modelling: predict each token of a row from those before it."""
+"""Causal language modeling: predict each token of a row from those before it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headstart.objectives.chunked import TextObjective
 
 
 class CausalLM(TextObjective):
-    """Predict every token from those before it, the end of a document among them.
+    """Predict every token from those before it, including the end of a document (GPT).
 
-    A row is `[CLS]` and a stretch of the text with [SEP] after each document: [CLS] stands for the beginning of a text
-    and [SEP] for its end, as the model's config says to `generate`. There is no chance in a batch.
+    A row is [CLS] followed by text with [SEP] after each document. [CLS] is the beginning-of-text token and [SEP] the
+    end-of-text token in the model's config, so `generate` uses them. Batches involve no randomness.
     """
 
     paper: ClassVar[str] = "Radford et al. 2018, GPT"
@@ -24,22 +24,22 @@ class CausalLM(TextObjective):
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
 
     class Config(Section):
-        """How much of the output stands in memory."""
+        """The memory used by the logits."""
 
         name: Literal["causal_lm"] = "causal_lm"
-        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="number of positions whose logits are in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or CausalLM.Config(**settings)
 
     def row_shape(self, seq_length: int) -> RowShape:
-        """Ask for `[CLS] …` with [SEP] between documents and none at a row's end, where a text just goes on."""
-        return RowShape(seq_length, closes=False)
+        """Return `[CLS] …` with [SEP] between documents; no [SEP] at the end, where the text continues."""
+        return RowShape(seq_length, add_sep=False)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Show the rows as they are; labels are the same tokens, with the special ones but [SEP] left out."""
-        ids = torch.from_numpy(rows.ids.copy())
-        counted = torch.from_numpy(~vocabulary.special[rows.ids]) | (ids == vocabulary.sep)
-        counted[:, 0] = False
-        return {"input_ids": ids, "labels": ids.masked_fill(~counted, -100), "weights": counted.float()}
+        """Return the unchanged rows; labels are the same tokens except special ones other than [SEP]."""
+        ids = torch.from_numpy(rows.ids.copy())  # (rows, length)
+        predicted = torch.from_numpy(~vocabulary.special[rows.ids]) | (ids == vocabulary.sep)
+        predicted[:, 0] = False
+        return {"input_ids": ids, "labels": ids.masked_fill(~predicted, -100), "weights": predicted.float()}

@@ -1,4 +1,4 @@
-"""Denoising: damage a text in several ways, and let an encoder-decoder write it as it was."""
+"""Denoising: corrupt a text in several ways, and let an encoder-decoder reconstruct it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headstart.objectives.chunked import TextObjective
 
 
 class Denoising(TextObjective):
-    """Write a damaged text as it was: sentences shuffled, spans behind one mask, tokens dropped.
+    """Reconstruct a corrupted text: shuffled sentences, masked spans, deleted tokens (BART).
 
-    The encoder reads what the noises leave of a row, padded to the row's length, and the decoder writes the whole row
-    but its [CLS], which tells nothing. [CLS], [SEP] and padding stay, sentences and tokens move within their document
-    alone, and an unknown token is neither hidden, dropped nor predicted. BART used text infilling at 30 % and shuffled
-    all sentences; `rate` holds for each noise that hides or drops tokens, of those that the ones before it left.
+    The encoder reads the corrupted row, padded to the length of the row, and the decoder generates the original row
+    without its [CLS]. [CLS], [SEP] and padding are kept, sentences and tokens stay within their document, and an
+    unknown token is neither masked, deleted nor predicted. BART used text infilling at 30 % and shuffled all
+    sentences. `rate` applies to each noise that masks or deletes tokens, relative to what the previous noises left.
     """
 
     paper: ClassVar[str] = "Lewis et al. 2020, BART"
@@ -31,68 +31,73 @@ class Denoising(TextObjective):
     auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
     class Config(Section):
-        """Which noises, in which order, and how strong."""
+        """The noise functions, their order and their strength."""
 
         name: Literal["denoising"] = "denoising"
         noise: list[Literal["token_mask", "token_delete", "infill", "sentence_shuffle", "rotate"]] = Field(
             ["sentence_shuffle", "infill"], min_length=1, description="applied in this order; BART used the default"
         )
-        rate: float = Field(0.3, gt=0, lt=1, description="share of a row's tokens to hide or drop; BART used 0.3")
+        rate: float = Field(0.3, gt=0, lt=1, description="fraction of a row's tokens to mask or delete; BART used 0.3")
         poisson: float = Field(3.0, ge=0.1, le=64, description="mean length of an infilled span; BART used 3")
-        chunk: int = Field(512, ge=1, description="positions whose logits stand in memory at a time")
+        chunk: int = Field(512, ge=1, description="number of positions whose logits are in memory at a time")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or Denoising.Config(**settings)
 
     def row_shape(self, seq_length: int) -> RowShape:
-        """Ask for `[CLS] … [SEP]` with [SEP] between documents, and for the sentences where they are shuffled."""
-        return RowShape(seq_length, sentences="sentence_shuffle" in self.config.noise)
+        """Return `[CLS] … [SEP]` with [SEP] between documents, with sentence starts if sentences are shuffled."""
+        return RowShape(seq_length, sentence_starts="sentence_shuffle" in self.config.noise)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Damage each row; returns input_ids and attention_mask, and labels and weights (0 where none is predicted).
+        """Corrupt each row; returns input_ids, attention_mask, labels and weights (0 where nothing is predicted).
 
-        Where the rows come without sentences, each document counts as one, and shuffling leaves it as it is.
+        Without sentence starts, each document counts as one sentence, and shuffling does not change it.
         """
-        shown = np.full_like(rows.ids, vocabulary.pad)
-        seen = np.zeros_like(rows.ids)
+        inputs = np.full_like(rows.ids, vocabulary.pad)  # (rows, length)
+        attention = np.zeros_like(rows.ids)
         for row, sample in enumerate(rows.samples):
-            sentences = rows.sentences[row] if rows.sentences else np.zeros(0, dtype=np.int64)
+            sentences = rows.sentence_starts[row] if rows.sentence_starts else np.zeros(0, dtype=np.int64)
             layout = noise.Layout.of(rows.ids[row], sentences, vocabulary)
             columns = np.arange(rows.ids.shape[1])
-            chance = generator(seed, sample.epoch, sample.index, "denoising")
+            rng = generator(seed, sample.epoch, sample.index, "denoising")
             for name in self.config.noise:
-                columns = self._damage(name, columns, layout, chance)
-            shown[row, : len(columns)] = np.where(columns == noise.HIDDEN, vocabulary.mask, rows.ids[row, columns])
-            seen[row, : len(columns)] = 1
-        # Packed rows open with [CLS]; a script's blocks may not.
+                columns = self._apply(name, columns, layout, rng)
+            inputs[row, : len(columns)] = np.where(columns == noise.MASKED, vocabulary.mask, rows.ids[row, columns])
+            attention[row, : len(columns)] = 1
+        # Packed rows start with [CLS]; the blocks of a script may not.
         labels = rows.ids[:, int((rows.ids[:, 0] == vocabulary.cls).all()) :].copy()
-        counted = ~vocabulary.special[labels] | (labels == vocabulary.sep)
-        arrays = {"input_ids": shown, "attention_mask": seen, "labels": labels, "weights": counted.astype(np.float32)}
+        predicted = ~vocabulary.special[labels] | (labels == vocabulary.sep)
+        arrays = {
+            "input_ids": inputs,
+            "attention_mask": attention,
+            "labels": labels,
+            "weights": predicted.astype(np.float32),
+        }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read, by the encoder and by the decoder."""
+        """Return the number of tokens read by the encoder and the decoder."""
         return batch["input_ids"].numel() + batch["labels"].numel()
 
     def collator(self, tokenizer: Any, seed: int = 0) -> ObjectiveCollator:
-        """Return a collator; its examples have no sentences, so that sentence_shuffle does nothing there."""
+        """Return a collator; its examples have no sentence starts, so sentence_shuffle has no effect."""
         if set(self.config.noise) == {"sentence_shuffle"}:
             raise RecipeError(
-                "objective.noise is sentence_shuffle alone, and a collator's examples do not say where sentences start",
-                do="Add another noise, or pre-train with `headstart pretrain`, which knows the sentences",
+                "objective.noise is only sentence_shuffle, but the examples of a collator have no sentence starts",
+                do="Add another noise, or pre-train with `headstart pretrain`, which detects sentences",
             )
         return super().collator(tokenizer, seed)
 
-    def _damage(self, name: str, columns: Ints, layout: noise.Layout, chance: np.random.Generator) -> Ints:
+    def _apply(self, name: str, columns: Ints, layout: noise.Layout, rng: np.random.Generator) -> Ints:
         match name:
             case "token_mask":
-                return noise.hide_tokens(columns, layout, self.config.rate, chance)
+                return noise.mask_tokens(columns, layout, self.config.rate, rng)
             case "token_delete":
-                return noise.delete_tokens(columns, layout, self.config.rate, chance)
+                return noise.delete_tokens(columns, layout, self.config.rate, rng)
             case "infill":
-                return noise.fill_spans(columns, layout, self.config.rate, self.config.poisson, chance)
+                return noise.infill_spans(columns, layout, self.config.rate, self.config.poisson, rng)
             case "sentence_shuffle":
-                return noise.shuffle_sentences(columns, layout, chance)
+                return noise.shuffle_sentences(columns, layout, rng)
             case _:
-                return noise.rotate_documents(columns, layout, chance)
+                return noise.rotate_documents(columns, layout, rng)

@@ -1,7 +1,7 @@
-"""Small heads of ours beside a network of transformers: saved in a subfolder, found again where the network came from.
+"""Headstart's own heads on a network of transformers, saved in a subfolder and loaded from where the network came from.
 
-The network itself stays plain, with no weight that transformers does not know. A head is a companion (a part of its
-own name), written by `save_pretrained` like the network; only Headstart reads it.
+The network itself stays a plain transformers model without extra weights. A head is saved with `save_pretrained` as a
+named part next to the network; only Headstart reads it.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ HeadT = TypeVar("HeadT", bound="Head")
 
 
 class HeadConfig(PreTrainedConfig):
-    """What a head reads and what it gives."""
+    """The input and output sizes of a head."""
 
     model_type = "headstart-head"
     hidden_size: int = 128
-    """Width of the network's states."""
+    """Width of the network's hidden states."""
     output_size: int = 2
     """Width of the head's output."""
     initializer_range: float = 0.02
 
 
 class Head(PreTrainedModel):
-    """Base of the heads; a subclass builds its layers and calls `post_init`. It has no table of token vectors."""
+    """Base class of the heads. A subclass builds its layers and calls `post_init`; a head has no token embeddings."""
 
     config_class = HeadConfig
 
     def get_input_embeddings(self) -> None:  # type: ignore[override]
-        """Return nothing: a head reads states."""
+        """Return None: a head reads hidden states."""
 
     def get_output_embeddings(self) -> None:
-        """Return nothing: tokens are told by the network's own output."""
+        """Return None: the network's own output layer predicts tokens."""
 
 
-def beside(network: PreTrainedModel, part: str, kind: type[HeadT], output_size: int) -> HeadT:
-    """Return the head that was saved beside a loaded network, or a new one where none that fits is there."""
-    wanted = HeadConfig(
+def load_or_create_head(network: PreTrainedModel, part: str, kind: type[HeadT], output_size: int) -> HeadT:
+    """Return the head saved in the subfolder `part` of a loaded network, or a new one if none of its size exists."""
+    config = HeadConfig(
         hidden_size=network.config.hidden_size,
         output_size=output_size,
         initializer_range=getattr(network.config, "initializer_range", 0.02),
@@ -50,17 +50,17 @@ def beside(network: PreTrainedModel, part: str, kind: type[HeadT], output_size: 
     origin = network.name_or_path or ""
     folder = Path(origin) / part
     if origin and (folder / "config.json").is_file():
-        found = HeadConfig.from_pretrained(str(folder))
-        # A network that grew since then needs a head of its own width.
-        if (found.hidden_size, found.output_size) == (wanted.hidden_size, wanted.output_size):
+        saved = HeadConfig.from_pretrained(str(folder))
+        # The sizes differ if the network was grown after the head was saved.
+        if (saved.hidden_size, saved.output_size) == (config.hidden_size, config.output_size):
             loaded: HeadT = kind.from_pretrained(str(folder), dtype=network.dtype)
             return loaded
-    return kind(wanted)
+    return kind(config)
 
 
 @contextmanager
 def recorded_states(network: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
-    """Give a list that holds the body's last states, of the whole row, once the network was called inside."""
+    """Yield a list that receives the last hidden states (rows, length, hidden) of each call of the network."""
     states: list[torch.Tensor] = []
 
     def record(_: torch.nn.Module, __: Any, output: Any) -> None:

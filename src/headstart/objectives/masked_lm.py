@@ -1,4 +1,4 @@
-"""Masked language modelling: hide some tokens of a row and predict them from both sides."""
+"""Masked language modeling: mask some tokens of a row and predict them from both sides."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
-from headstart.objectives.attention import DIRECTIONS, additive, seeing, sight
+from headstart.objectives.attention import DIRECTIONS, additive_mask, attention_mask, with_attention_mask
 from headstart.objectives.base import BaseObjective
-from headstart.objectives.positions import hits, spread, summed_loss
+from headstart.objectives.positions import count_correct, scatter_to_rows, summed_loss
 
 
 class MaskedLM(BaseObjective):
-    """Predict hidden tokens from both sides; 80 % become [MASK], 10 % another token, 10 % stay.
+    """Predict masked tokens from both sides; 80 % become [MASK], 10 % a random token, 10 % are kept (BERT).
 
-    Every row gives the same number of predictions, so shapes are static, and the output head runs on the
-    predicted positions alone: at 15 % that spares 85 % of the vocabulary-sized matrix product.
+    Every row has the same number of predictions, so shapes are static. The output head runs only on the predicted
+    positions: at 15 % this saves 85 % of the vocabulary-sized matrix product.
     """
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT; dynamic masks: Liu et al. 2019, RoBERTa"
     families: ClassVar[tuple[str, ...]] = ("encoder",)
 
     class Config(Section):
-        """What share of the tokens is predicted, and what the model sees in their place."""
+        """The fraction of tokens to predict, and their replacements in the input."""
 
         name: Literal["masked_lm"] = "masked_lm"
-        rate: float = Field(0.15, gt=0, lt=1, description="share of a row's tokens to predict; BERT used 0.15")
-        mask: float = Field(0.8, ge=0, le=1, description="of those, the share shown as [MASK]; BERT used 0.8")
-        random: float = Field(0.1, ge=0, le=1, description="of those, the share shown as a random token; BERT used 0.1")
-        masks: Literal["dynamic", "static"] = Field(
-            "dynamic", description="dynamic: a new mask each epoch (RoBERTa); static: the same mask each time (BERT)"
+        rate: float = Field(0.15, gt=0, lt=1, description="fraction of a row's tokens to predict; BERT used 0.15")
+        mask: float = Field(0.8, ge=0, le=1, description="fraction of those replaced by [MASK]; BERT used 0.8")
+        random: float = Field(
+            0.1, ge=0, le=1, description="fraction of those replaced by a random token; BERT used 0.1"
         )
-        whole_words: bool = Field(False, description="choose all tokens of a word together")
+        masks: Literal["dynamic", "static"] = Field(
+            "dynamic", description="dynamic: new masks in each epoch (RoBERTa); static: always the same masks (BERT)"
+        )
+        whole_words: bool = Field(False, description="mask all tokens of a word together")
         attention: Literal["both", "left", "right", "prefix"] = Field(
-            "both", description="what a token sees: the row, one side, or the row's first half and what is left (UniLM)"
+            "both",
+            description="what a token attends to: the row, one side, or its left and the first half of the row (UniLM)",
         )
 
         @model_validator(mode="after")
-        def _shares_fit(self) -> MaskedLM.Config:
+        def _check_fractions(self) -> MaskedLM.Config:
             if self.mask + self.random > 1 + 1e-9:
                 raise ValueError(
                     f"mask + random is {self.mask + self.random:g}; it must be at most 1. BERT used 0.8 + 0.1."
@@ -51,39 +54,39 @@ class MaskedLM(BaseObjective):
             return self
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or MaskedLM.Config(**settings)
 
     def predictions_per_row(self, seq_length: int) -> int:
-        """Return the fixed number of predicted positions in a row."""
+        """Return the number of predicted positions in a row, which depends only on its length."""
         return max(1, round(self.config.rate * seq_length))
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Choose positions and hide them; returns input_ids, positions, labels and weights (0 where none fits).
+        """Mask random positions; returns input_ids, positions, labels and weights (0 for an unused slot).
 
-        Unless tokens see the whole row, `attention` says by the number of its direction how each row is read.
+        If the attention is not bidirectional, `attention` (rows,) holds the index of its direction for each row.
         """
         ids, ordinary = rows.ids.copy(), vocabulary.ordinary
-        shape = len(ids), self.predictions_per_row(ids.shape[1])
-        positions, negative_ids = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        shape = len(ids), self.predictions_per_row(ids.shape[1])  # (rows, slots)
+        positions, random_ids = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         weights, draws = np.zeros(shape, dtype=np.float32), np.zeros(shape)
-        # Rows draw one by one, each from its own chance; what the draws decide is worked out for all of them together.
-        free = ~vocabulary.special[ids]
+        # Each row draws from its own generator; the draws are then applied to all rows at once.
+        candidates = ~vocabulary.special[ids]
         for row, sample in enumerate(rows.samples):
             epoch = sample.epoch if self.config.masks == "dynamic" else 0
-            chance = generator(seed, epoch, sample.index, "masked_lm")
-            chosen = self._choose(ids[row], free[row].nonzero()[0], vocabulary, shape[1], chance)
-            filled = len(chosen)
-            positions[row, :filled], weights[row, :filled] = chosen, 1.0
-            draws[row, :filled] = chance.random(filled)
-            negative_ids[row, :filled] = chance.integers(0, len(ordinary), size=filled)
-        counted = weights.nonzero()
-        places = counted[0], positions[counted]
+            rng = generator(seed, epoch, sample.index, "masked_lm")
+            selected = self._choose(ids[row], candidates[row].nonzero()[0], vocabulary, shape[1], rng)
+            count = len(selected)
+            positions[row, :count], weights[row, :count] = selected, 1.0
+            draws[row, :count] = rng.random(count)
+            random_ids[row, :count] = rng.integers(0, len(ordinary), size=count)
+        used = weights.nonzero()
+        targets = used[0], positions[used]
         labels = np.zeros(shape, dtype=np.int64)
-        labels[counted] = tokens = ids[places]
-        draw, masked = draws[counted], self.config.mask
-        shown = np.where(draw < masked + self.config.random, ordinary[negative_ids[counted]], tokens)
-        ids[places] = np.where(draw < masked, vocabulary.mask, shown)
+        labels[used] = tokens = ids[targets]
+        draw, mask = draws[used], self.config.mask
+        random_or_kept = np.where(draw < mask + self.config.random, ordinary[random_ids[used]], tokens)
+        ids[targets] = np.where(draw < mask, vocabulary.mask, random_or_kept)
         batch = {
             "input_ids": torch.from_numpy(ids),
             "positions": torch.from_numpy(positions),
@@ -99,64 +102,67 @@ class MaskedLM(BaseObjective):
         return summed_loss(masked_logits(model, batch), batch)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
-        """Return sums over the batch's predictions: loss in nats and correct guesses."""
+        """Return loss in nats and correct predictions, summed over the predicted positions."""
         logits = masked_logits(model, batch)
-        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(hits(logits, batch))}
+        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(count_correct(logits, batch))}
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return input_ids and labels as long as the rows, -100 wherever nothing is predicted.
+        """Return input_ids and labels of shape (rows, length), with -100 where nothing is predicted.
 
-        Unless tokens see the whole row, an attention mask of four dimensions comes with them, which all kinds of
-        encoder but deberta-v2 take.
+        If the attention is not bidirectional, a four-dimensional attention mask is included, which every kind of
+        encoder except deberta-v2 accepts.
         """
-        inputs = {"input_ids": batch["input_ids"], "labels": spread(batch, "labels", -100)}
+        inputs = {"input_ids": batch["input_ids"], "labels": scatter_to_rows(batch, "labels", -100)}
         if "attention" in batch:
-            inputs["attention_mask"] = additive(sight(batch["attention"], batch["input_ids"].shape[1]))
+            inputs["attention_mask"] = additive_mask(attention_mask(batch["attention"], batch["input_ids"].shape[1]))
         return inputs
 
-    def _choose(self, row: Ints, free: Ints, vocabulary: Vocabulary, count: int, chance: np.random.Generator) -> Ints:
-        """Return the positions that are predicted, in order, out of those that are free to be."""
+    def _choose(
+        self, row: Ints, candidates: Ints, vocabulary: Vocabulary, count: int, rng: np.random.Generator
+    ) -> Ints:
+        """Return up to `count` random positions in ascending order, drawn from the candidates."""
         if not self.config.whole_words:
-            some = chance.permutation(free)[:count]
-            some.sort()
-            return some
-        word = np.cumsum(vocabulary.word_starts(row))[free]
+            selected = rng.permutation(candidates)[:count]
+            selected.sort()
+            return selected
+        word = np.cumsum(vocabulary.word_starts(row))[candidates]
         _, first, length = np.unique(word, return_index=True, return_counts=True)
-        chosen: list[Ints] = []
+        words: list[Ints] = []
         room = count
-        for index in chance.permutation(len(first)):
+        for index in rng.permutation(len(first)):
             if length[index] <= room:
-                chosen.append(free[first[index] : first[index] + length[index]])
+                words.append(candidates[first[index] : first[index] + length[index]])
                 room -= int(length[index])
             if room == 0:
                 break
-        return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+        return np.sort(np.concatenate(words)) if words else np.zeros(0, dtype=np.int64)
 
 
 def masked_logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Return the logits of a masked-LM model of transformers at the predicted positions only."""
+    """Return the logits of a masked-LM model at the predicted positions, shape (rows, slots, vocabulary)."""
     logits: torch.Tensor = masked_outputs(model, batch).logits
     return logits
 
 
 def masked_outputs(model: PreTrainedModel, batch: Batch, **record: Any) -> Any:
-    """Run a masked-LM model of transformers with its head on the predicted positions only; record states if told to.
+    """Run a masked-LM model of transformers with its head on the predicted positions only.
 
-    The body's output is narrowed to those positions before the head sees it, by a hook that lives for this
-    one call, so every masked-LM class works as it is and stays plain.
+    A hook, active during this call only, reduces the body's output to those positions before the head reads it, so
+    every masked-LM class works unmodified. `record` may contain `output_hidden_states` or `output_attentions`.
     """
-    positions = batch["positions"]
+    positions = batch["positions"]  # (rows, slots)
 
-    def narrow(_: torch.nn.Module, __: Any, output: Any) -> Any:
+    def select_positions(_: torch.nn.Module, __: Any, output: Any) -> Any:
         hidden = output[0]
         output[next(iter(output))] = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         return output
 
-    handle = model.base_model.register_forward_hook(narrow)
+    handle = model.base_model.register_forward_hook(select_positions)
     try:
         if "attention" not in batch:
             return model(input_ids=batch["input_ids"], attention_mask=batch.get("attention_mask"), **record)
-        with seeing(model, sight(batch["attention"], batch["input_ids"].shape[1])) as mask:
-            return model(input_ids=batch["input_ids"], attention_mask=mask, **record)
+        mask = attention_mask(batch["attention"], batch["input_ids"].shape[1])
+        with with_attention_mask(model, mask) as model_mask:
+            return model(input_ids=batch["input_ids"], attention_mask=model_mask, **record)
     finally:
         handle.remove()

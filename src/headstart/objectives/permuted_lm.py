@@ -1,4 +1,4 @@
-"""Permuted language modelling: predict some tokens of a row one after the other, in a random order."""
+"""Permuted language modeling: predict some tokens of a row one after the other, in a random order."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective
-from headstart.objectives.positions import hits, summed_loss
+from headstart.objectives.positions import count_correct, summed_loss
 
 
 class PermutedLM(BaseObjective):
-    """Predict a sixth of the tokens in a random order, each from the context and the targets before it.
+    """Predict a sixth of the tokens in a random order, each from the context and the preceding targets (XLNet).
 
-    Targets are spans of 1 to 5 tokens, each somewhere in a context K times as long (Yang et al. 2019, section 3.1).
-    Every row gives the same number, as in XLNet's own code, so that shapes are static and the query stream's output
-    and the head run on targets alone. The order runs over the whole row: XLNet orders each half for itself, because
-    its memory hands the first half on, and there is no memory here. Special tokens belong to the context.
+    Targets are spans of 1 to 5 tokens, each within a context K times as long (Yang et al. 2019, section 3.1). Every row
+    has the same number of targets, as in XLNet's code, so shapes are static, and the query stream's output and the head
+    run on targets only. The order covers the whole row. XLNet orders each half separately, because its memory passes
+    the first half on; there is no memory here. Special tokens belong to the context.
 
-    transformers' DataCollatorForPermutationLanguageModeling draws spans and order in the same way, but also writes
-    [MASK] over the targets, so that none of them learns what the ones before it are. Here the tokens stay as they are,
-    as in the paper: who may see them is up to the order.
+    transformers' DataCollatorForPermutationLanguageModeling draws spans and order in the same way, but also replaces
+    the targets by [MASK], so a target cannot see the tokens of the preceding ones. Here tokens are not replaced, as in
+    the paper; the attention mask alone hides them.
     """
 
     paper: ClassVar[str] = "Yang et al. 2019, XLNet"
@@ -34,25 +34,29 @@ class PermutedLM(BaseObjective):
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
 
     class Config(Section):
-        """How many tokens are predicted, and in how long runs."""
+        """The number of tokens to predict and the lengths of their spans."""
 
         name: Literal["permuted_lm"] = "permuted_lm"
-        rate: float = Field(1 / 6, gt=0, lt=1, description="share of a row's tokens to predict, 1/K; XLNet used K = 6")
-        max_span: int = Field(5, ge=1, le=64, description="longest run of targets; lengths up to it are as likely")
+        rate: float = Field(
+            1 / 6, gt=0, lt=1, description="fraction of a row's tokens to predict, 1/K; XLNet used K = 6"
+        )
+        max_span: int = Field(
+            5, ge=1, le=64, description="length of the longest span; shorter ones are equally likely; XLNet used 5"
+        )
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or PermutedLM.Config(**settings)
 
     def predictions_per_row(self, seq_length: int) -> int:
-        """Return the fixed number of targets in a row."""
+        """Return the number of targets in a row, which depends only on its length."""
         return max(1, round(self.config.rate * seq_length))
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Choose targets and their order; the tokens stay as they are.
+        """Draw the targets of each row and their order, without changing the tokens.
 
-        Returns input_ids, token_type_ids (the document of a row that a token is of: XLNet compares them only),
-        order (a target's rank, -1 for what all may see), positions, labels and weights (0 where no target fits).
+        Returns input_ids, token_type_ids (the index of a token's document in the row; XLNet only compares them for
+        equality), order (the rank of a target, -1 for context), positions, labels and weights (0 for an unused slot).
         """
         ids = rows.ids
         count = self.predictions_per_row(ids.shape[1])
@@ -60,11 +64,11 @@ class PermutedLM(BaseObjective):
         positions = np.zeros((len(ids), count), dtype=np.int64)
         weights = np.zeros((len(ids), count), dtype=np.float32)
         for row, sample in enumerate(rows.samples):
-            chance = generator(seed, sample.epoch, sample.index, "permuted_lm")
-            free = np.flatnonzero(~vocabulary.special[ids[row]])
-            chosen = free[self._spans(len(free), min(count, len(free)), chance)]
-            order[row, chosen] = chance.permutation(len(chosen))
-            positions[row, : len(chosen)], weights[row, : len(chosen)] = chosen, 1.0
+            rng = generator(seed, sample.epoch, sample.index, "permuted_lm")
+            ordinary = np.flatnonzero(~vocabulary.special[ids[row]])
+            targets = ordinary[self._spans(len(ordinary), min(count, len(ordinary)), rng)]
+            order[row, targets] = rng.permutation(len(targets))
+            positions[row, : len(targets)], weights[row, : len(targets)] = targets, 1.0
         separators = ids == vocabulary.sep
         arrays = {
             "input_ids": ids.copy(),
@@ -81,12 +85,12 @@ class PermutedLM(BaseObjective):
         return summed_loss(self._logits(model, batch), batch)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
-        """Return sums over the batch's targets: loss in nats and correct guesses."""
+        """Return loss in nats and correct predictions, summed over the targets."""
         logits = self._logits(model, batch)
-        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(hits(logits, batch))}
+        return {"loss": float(summed_loss(logits, batch)), "accuracy": float(count_correct(logits, batch))}
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the batch as XLNetLMHeadModel takes it, with the two masks written out."""
+        """Return the arguments of XLNetLMHeadModel, including both masks."""
         labels = batch["labels"].masked_fill(batch["weights"] == 0, -100)
         return {**_model_inputs(batch), "labels": labels}
 
@@ -94,20 +98,20 @@ class PermutedLM(BaseObjective):
         logits: torch.Tensor = model(**_model_inputs(batch)).logits
         return logits
 
-    def _spans(self, length: int, count: int, chance: np.random.Generator) -> Ints:
-        """Choose `count` of `length` places in spans, each somewhere in its share of the length."""
+    def _spans(self, length: int, count: int, rng: np.random.Generator) -> Ints:
+        """Return `count` of `length` indices in spans, each at a random place within its context."""
         if count == 0:
             return np.zeros(0, dtype=np.int64)
-        lengths = self._lengths(count, chance)
+        lengths = self._lengths(count, rng)
         ends = np.cumsum(lengths)
         contexts = np.concatenate([[0], ends]) * length // count
-        starts = contexts[:-1] + chance.integers(0, np.diff(contexts) - lengths + 1)
+        starts = contexts[:-1] + rng.integers(0, np.diff(contexts) - lengths + 1)
         return np.repeat(starts - (ends - lengths), lengths) + np.arange(count)
 
-    def _lengths(self, count: int, chance: np.random.Generator) -> Ints:
-        """Draw spans' lengths until a draw adds up to the count, so that no last span is cut to fit."""
+    def _lengths(self, count: int, rng: np.random.Generator) -> Ints:
+        """Return random span lengths that sum to `count`, by rejection sampling, so that no span is truncated."""
         while True:
-            lengths = chance.integers(1, min(self.config.max_span, count) + 1, size=count)
+            lengths = rng.integers(1, min(self.config.max_span, count) + 1, size=count)
             ends = np.cumsum(lengths)
             last = int(np.searchsorted(ends, count))
             if ends[last] == count:
@@ -115,17 +119,17 @@ class PermutedLM(BaseObjective):
 
 
 def _model_inputs(batch: Batch) -> dict[str, torch.Tensor]:
-    """Return tokens, segments, who may not see whom (1), and the targets' places.
+    """Return tokens, segments, `perm_mask` (1 where attention is not allowed) and `target_mapping` of a batch.
 
-    The masks are made here, on the model's device, because they are as large as all attention weights of a head;
-    the batch carries ranks and positions instead.
+    The masks are computed here, on the model's device, because they have the size of one head's attention weights;
+    the batch contains only ranks and positions.
     """
     order, positions = batch["order"], batch["positions"]
-    hidden = (order.unsqueeze(2) <= order.unsqueeze(1)) & (order >= 0).unsqueeze(1)
-    places = positions.unsqueeze(2) == torch.arange(order.shape[1], device=order.device)
+    hidden = (order.unsqueeze(2) <= order.unsqueeze(1)) & (order >= 0).unsqueeze(1)  # (rows, from, to)
+    mapping = positions.unsqueeze(2) == torch.arange(order.shape[1], device=order.device)  # (rows, slots, length)
     return {
         "input_ids": batch["input_ids"],
         "token_type_ids": batch["token_type_ids"],
         "perm_mask": hidden.float(),
-        "target_mapping": places * batch["weights"].unsqueeze(2),
+        "target_mapping": mapping * batch["weights"].unsqueeze(2),
     }

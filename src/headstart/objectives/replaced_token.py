@@ -1,4 +1,4 @@
-"""Replaced-token detection: a small generator fills masks, and the model tells its tokens from the original ones."""
+"""Replaced-token detection: a small generator fills masks, and the model detects which tokens were replaced."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Rows, Vocabulary
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits
-from headstart.objectives.cross_entropy import few_rows
+from headstart.objectives.cross_entropy import row_blocks
 from headstart.objectives.masked_lm import MaskedLM, masked_logits
-from headstart.objectives.positions import slots, spread, summed_loss
+from headstart.objectives.positions import count_correct, gather_slots, scatter_to_rows, summed_loss
 
 
 class GeneratorAndDiscriminator(torch.nn.Module):
-    """Two networks with one set of embeddings; called with the collator's keywords, it returns their mean loss.
+    """Two networks with shared embeddings; a call with the collator's output returns their mean loss.
 
-    Trainer cannot write checkpoints of a module with shared weights: set `save_strategy="no"`, and save each of
-    `ReplacedToken.parts` with its own `save_pretrained`.
+    Trainer cannot save checkpoints of a module with shared weights: set `save_strategy="no"`, and save each network in
+    `ReplacedToken.parts` with `save_pretrained`.
     """
 
     def __init__(self, objective: ReplacedToken, generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
-        """Give the generator the discriminator's embeddings: tokens, positions and segments, as the paper shares them.
+        """Share the discriminator's token, position and segment embeddings with the generator, as in the paper.
 
-        The layer norm after them stays each network's own. The generator's output layer is tied to the tokens.
+        The layer norm after them is not shared. The generator's output layer is tied to the token embeddings.
         """
         super().__init__()
         self.objective, self.generator, self.discriminator = objective, generator, discriminator
-        theirs: Any = discriminator.base_model.embeddings
-        for name, table in theirs.named_children():
+        embeddings: Any = discriminator.base_model.embeddings
+        for name, table in embeddings.named_children():
             if isinstance(table, torch.nn.Embedding):
                 setattr(generator.base_model.embeddings, name, table)
         generator.tie_weights()
@@ -49,94 +49,99 @@ class GeneratorAndDiscriminator(torch.nn.Module):
         ordinary: torch.Tensor,
         barred: torch.Tensor,
     ) -> LossAndLogits:
-        """Return the mean loss, and the discriminator's logit for each token; takes what the collator gives."""
+        """Return the mean loss and the discriminator's logits (rows, length), from the collator's output."""
         batch = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "originals": torch.where(labels != -100, labels, input_ids),
-            **slots(labels),
+            **gather_slots(labels),
             "draws": draws,
             "ordinary": ordinary,
             "barred": barred,
         }
-        played = self.objective.play(self, batch)
-        total = self.objective.total(played, batch)
-        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=played.verdicts)
+        output = self.objective.predict(self, batch)
+        total = self.objective.total_loss(output, batch)
+        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=output.discriminator_logits)
 
 
-class Played(NamedTuple):
-    """What the two networks made of a batch."""
+class ReplacedTokenOutput(NamedTuple):
+    """The output of both networks for a batch."""
 
-    guesses: torch.Tensor
-    """The generator's logits at the masked positions, shape (rows, positions, vocabulary)."""
-    verdicts: torch.Tensor
+    generator_logits: torch.Tensor
+    """The generator's logits at the masked positions, shape (rows, slots, vocabulary)."""
+    discriminator_logits: torch.Tensor
     """The discriminator's logit that a token was replaced, shape (rows, length)."""
     replaced: torch.Tensor
-    """1.0 where the token that the discriminator saw is not the original one, shape (rows, length)."""
+    """1.0 where the discriminator's input token is not the original one, shape (rows, length)."""
 
 
 class ReplacedToken(BaseObjective):
-    """Tell the tokens that a small generator put into a row from those that stood there (ELECTRA).
+    """Detect which tokens of a row were replaced by the samples of a small generator (ELECTRA).
 
-    The generator is a masked language model that sees [MASK] at every chosen place, as the paper has it (its
-    published code leaves 15 % of them as they are). What it samples there, special tokens barred, the discriminator
-    sees; a sample that happens to be the original token counts as original. The discriminator is the artifact, the
-    generator lies beside it in `generator/`.
+    The generator is a masked language model that reads [MASK] at every selected position, as in the paper (the
+    published code leaves 15 % of them unchanged). The discriminator reads the generator's samples, which are never
+    special tokens; a sample that equals the original token counts as original. The discriminator is the artifact; the
+    generator is saved in its subfolder `generator/`.
 
-    The loss is the generator's, per masked token, plus `discriminator_weight` times the discriminator's, per
-    ordinary token of the row. Sampling takes one number per token out of the batch and inverts the cumulative
-    distribution: as exact as Gumbel noise over the vocabulary, and free of any generator of chance.
+    The loss is the generator's mean per masked token plus `discriminator_weight` times the discriminator's mean per
+    ordinary token. Sampling inverts the cumulative distribution at one uniform number per token, which is part of the
+    batch. It is as exact as Gumbel noise over the vocabulary and needs no random generator on the device.
 
-    Embeddings are shared, so their width is the discriminator's. Where the layout has a projection behind its
-    embeddings (electra, albert) the generator is narrower, which the paper found best; elsewhere it has fewer
-    layers, as in DeBERTa-v3 (He et al. 2021).
+    Embeddings are shared, so they have the discriminator's width. If the layout has a projection after its embeddings
+    (electra, albert), the generator is narrower, which the paper found best; otherwise it has fewer layers, as in
+    DeBERTa-v3 (He et al. 2021).
     """
 
     paper: ClassVar[str] = "Clark et al. 2020, ELECTRA"
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     token_loss: ClassVar[str] = "generator_loss"
-    """The entry of `measure` that is an entropy of tokens."""
+    """The entry of `measure` that is a cross-entropy over the vocabulary."""
 
     class Config(Section):
-        """How many tokens are masked, how large the generator is, and how the two losses are weighed."""
+        """The number of masked tokens, the size of the generator and the weight of the discriminator's loss."""
 
         name: Literal["replaced_token"] = "replaced_token"
-        rate: float = Field(0.15, gt=0, lt=1, description="share of a row's tokens to mask; ELECTRA used 0.15")
+        rate: float = Field(0.15, gt=0, lt=1, description="fraction of a row's tokens to mask; ELECTRA used 0.15")
         generator: float = Field(
-            0.25, gt=0, le=1, description="the generator's share of the width, or depth; ELECTRA found 1/4 to 1/2 best"
+            0.25,
+            gt=0,
+            le=1,
+            description="width (or depth) of the generator as a fraction of the discriminator's; ELECTRA: 1/4 to 1/2",
         )
-        discriminator_weight: float = Field(50.0, gt=0, description="of the discriminator's loss; ELECTRA used 50")
-        temperature: float = Field(1.0, gt=0, description="of the generator's samples; ELECTRA used 1")
+        discriminator_weight: float = Field(
+            50.0, gt=0, description="weight of the discriminator's loss; ELECTRA used 50"
+        )
+        temperature: float = Field(1.0, gt=0, description="sampling temperature of the generator; ELECTRA used 1")
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        """Take the section of a recipe, or its settings as keywords."""
+        """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or ReplacedToken.Config(**settings)
         self._masks = MaskedLM(rate=self.config.rate, mask=1.0, random=0.0)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return generator and discriminator under one roof; what is loaded is taken as it is."""
-        share = self.config.generator
-        generator = make("AutoModelForMaskedLM", "generator", share)
+        """Return generator and discriminator in one module; networks of a checkpoint keep their sizes."""
+        fraction = self.config.generator
+        generator = make("AutoModelForMaskedLM", "generator", fraction)
         if _has_discriminator(generator.config):
             discriminator = make("AutoModelForPreTraining")
         else:
             discriminator = make("AutoModelForTokenClassification", num_labels=1)
         if _embedding_width(generator) != _embedding_width(discriminator):
-            # Only now is it known what the embeddings must look like to be shared.
-            scale, changes = _generator_shape(share, discriminator)
+            # The width of the shared embeddings is known only after the discriminator is built.
+            scale, changes = _generator_shape(fraction, discriminator)
             generator = make("AutoModelForMaskedLM", "generator", scale, **changes)
         return GeneratorAndDiscriminator(self, generator, discriminator)
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
-        """Return the discriminator as the artifact and the generator as its companion."""
+        """Return the discriminator as the main network and the generator in its subfolder."""
         assert isinstance(module, GeneratorAndDiscriminator)
         return {"": module.discriminator, "generator": module.generator}
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Mask as many tokens in every row; returns what both networks read.
+        """Mask the same number of tokens in every row; returns the inputs of both networks.
 
-        Those are input_ids (masked), originals, positions, labels and weights as in masked_lm; draws in [0, 1) from
-        which samples are made, ordinary (1 where a token is no special one), and barred, the ids never sampled.
+        These are input_ids (masked), positions, labels and weights as in masked_lm, originals (the unmasked ids), draws
+        (a uniform number in [0, 1) per token), ordinary (1 if a token is not special) and barred (ids never sampled).
         """
         draws = [
             generator(seed, sample.epoch, sample.index, "replaced_token").random(rows.ids.shape[1], dtype=np.float32)
@@ -151,82 +156,83 @@ class ReplacedToken(BaseObjective):
             "barred": torch.from_numpy(np.tile(barred, (len(rows.ids), 1))),
         }
 
-    def sample(self, guesses: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Draw a token for every masked position from the generator's logits; the labels are not looked at."""
-        draws = batch["draws"].gather(1, batch["positions"]).flatten().unsqueeze(1)
-        found = []
-        # A few rows at a time, all of whose steps stay in the processor's cache.
-        for rows in few_rows(guesses.flatten(0, 1)):
-            logits = guesses.detach().flatten(0, 1)[rows].float() / self.config.temperature
-            # What is barred is the same in every row of a batch.
-            mass = logits.index_fill_(1, batch["barred"][0], float("-inf")).softmax(1).cumsum(1)
-            # The first token whose cumulative mass exceeds the draw: never one without any mass.
-            found.append(torch.searchsorted(mass, draws[rows] * mass[:, -1:], right=True))
-        return torch.cat(found).clamp(max=guesses.shape[-1] - 1).view(guesses.shape[:2])
+    def sample(self, generator_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return a token for every masked position, shape (rows, slots), sampled from the generator's logits."""
+        draws = batch["draws"].gather(1, batch["positions"]).flatten().unsqueeze(1)  # (rows · slots, 1)
+        samples = []
+        # All steps run on one block of rows at a time, which stays in the CPU cache.
+        for rows in row_blocks(generator_logits.flatten(0, 1)):
+            logits = generator_logits.detach().flatten(0, 1)[rows].float() / self.config.temperature
+            # All rows of a batch have the same barred ids.
+            cdf = logits.index_fill_(1, batch["barred"][0], float("-inf")).softmax(1).cumsum(1)
+            # The first token whose cumulative probability exceeds the draw, never one of probability 0.
+            samples.append(torch.searchsorted(cdf, draws[rows] * cdf[:, -1:], right=True))
+        return torch.cat(samples).clamp(max=generator_logits.shape[-1] - 1).view(generator_logits.shape[:2])
 
-    def play(self, module: GeneratorAndDiscriminator, batch: Batch) -> Played:
-        """Let the generator fill the masks and the discriminator judge every token of the result."""
-        guesses = masked_logits(module.generator, batch)
+    def predict(self, module: GeneratorAndDiscriminator, batch: Batch) -> ReplacedTokenOutput:
+        """Run the generator, fill the masks with its samples, and run the discriminator on the result."""
+        generator_logits = masked_logits(module.generator, batch)
         originals = batch["originals"]
-        # Slots without a prediction write into a column of their own, which is cut off.
-        places = torch.where(batch["weights"] > 0, batch["positions"], originals.shape[1])
-        shown = F.pad(originals, (0, 1)).scatter(1, places, self.sample(guesses, batch))[:, :-1]
-        verdicts = module.discriminator(input_ids=shown, attention_mask=batch.get("attention_mask")).logits
-        return Played(guesses, verdicts.float().reshape(shown.shape), (shown != originals).float())
+        # Unused slots write into an extra last column, which is removed.
+        columns = torch.where(batch["weights"] > 0, batch["positions"], originals.shape[1])
+        filled = F.pad(originals, (0, 1)).scatter(1, columns, self.sample(generator_logits, batch))[:, :-1]
+        logits = module.discriminator(input_ids=filled, attention_mask=batch.get("attention_mask")).logits
+        replaced = (filled != originals).float()
+        return ReplacedTokenOutput(generator_logits, logits.float().reshape(filled.shape), replaced)
 
-    def total(self, played: Played, batch: Batch) -> torch.Tensor:
-        """Return the sum of both losses over the batch, the discriminator's weighed."""
-        return _generator_loss(played, batch) + self.config.discriminator_weight * _discriminator_loss(played, batch)
+    def total_loss(self, output: ReplacedTokenOutput, batch: Batch) -> torch.Tensor:
+        """Return the generator's loss plus the weighted loss of the discriminator, summed over the batch."""
+        return _generator_loss(output, batch) + self.config.discriminator_weight * _discriminator_loss(output, batch)
 
     def loss(self, model: GeneratorAndDiscriminator, batch: Batch) -> torch.Tensor:
-        """Return the generator's cross-entropy plus the weighed discriminator's, summed in the measure of `weight`."""
-        return self.total(self.play(model, batch), batch)
+        """Return the generator's cross-entropy plus the discriminator's weighted one; dividing by `weight` averages."""
+        return self.total_loss(self.predict(model, batch), batch)
 
     def measure(self, model: GeneratorAndDiscriminator, batch: Batch) -> dict[str, float]:
-        """Return sums that divided by `weight` are means: per masked token for the generator, per ordinary one else.
+        """Return sums that become means when divided by `weight`.
 
-        `accuracy` is the discriminator's; 1 - `replaced` is what calling every token original would give.
+        The generator's are per masked token, the others per ordinary token. `accuracy` is the discriminator's;
+        1 - `replaced` is the accuracy of predicting that no token was replaced.
         """
-        played, per_token = self.play(model, batch), _per_token(batch)
-        right = (played.guesses.argmax(-1) == batch["labels"]) * batch["weights"]
-        judged = (played.verdicts > 0) == (played.replaced > 0)
+        output, per_token = self.predict(model, batch), _per_token(batch)
+        correct = (output.discriminator_logits > 0) == (output.replaced > 0)
         return {
-            "loss": float(self.total(played, batch)),
-            "generator_loss": float(_generator_loss(played, batch)),
-            "generator_accuracy": float(right.sum()),
-            "discriminator_loss": float(_discriminator_loss(played, batch)),
-            "accuracy": float((judged * per_token).sum()),
-            "replaced": float((played.replaced * per_token).sum()),
+            "loss": float(self.total_loss(output, batch)),
+            "generator_loss": float(_generator_loss(output, batch)),
+            "generator_accuracy": float(count_correct(output.generator_logits, batch)),
+            "discriminator_loss": float(_discriminator_loss(output, batch)),
+            "accuracy": float((correct * per_token).sum()),
+            "replaced": float((output.replaced * per_token).sum()),
         }
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the keywords of the two networks' roof; labels are as long as the rows."""
+        """Return the arguments of `GeneratorAndDiscriminator`, with labels of shape (rows, length)."""
         names = ("input_ids", "draws", "ordinary", "barred")
-        return {**{name: batch[name] for name in names}, "labels": spread(batch, "labels", -100)}
+        return {**{name: batch[name] for name in names}, "labels": scatter_to_rows(batch, "labels", -100)}
 
 
-def _generator_loss(played: Played, batch: Batch) -> torch.Tensor:
-    return summed_loss(played.guesses, batch)
+def _generator_loss(output: ReplacedTokenOutput, batch: Batch) -> torch.Tensor:
+    return summed_loss(output.generator_logits, batch)
 
 
-def _discriminator_loss(played: Played, batch: Batch) -> torch.Tensor:
-    losses = F.binary_cross_entropy_with_logits(played.verdicts, played.replaced, reduction="none")
+def _discriminator_loss(output: ReplacedTokenOutput, batch: Batch) -> torch.Tensor:
+    losses = F.binary_cross_entropy_with_logits(output.discriminator_logits, output.replaced, reduction="none")
     return (losses * _per_token(batch)).sum()
 
 
 def _per_token(batch: Batch) -> torch.Tensor:
-    """Return what an ordinary token counts: a row's tokens together as much as its masked ones.
+    """Return the weight of each ordinary token, (rows, length), so that a row's sum is its number of masked tokens.
 
-    So the sum over rows stays a sum, and divided by the number of masked tokens it is the mean per token.
+    A weighted sum over tokens divided by the number of masked tokens is then the mean per ordinary token.
     """
-    share = batch["weights"].sum(1) / batch["ordinary"].sum(1).clamp(min=1)
-    return batch["ordinary"] * share.unsqueeze(1)
+    weight = batch["weights"].sum(1) / batch["ordinary"].sum(1).clamp(min=1)
+    return batch["ordinary"] * weight.unsqueeze(1)
 
 
 def _has_discriminator(config: PreTrainedConfig) -> bool:
-    """Say whether transformers has a class with a discriminator's head for this layout."""
-    found = MODEL_FOR_PRETRAINING_MAPPING.get(type(config), None)
-    return isinstance(found, type) and issubclass(found, ElectraForPreTraining)
+    """Return True if transformers has a class with a discriminator head for this layout."""
+    model_class = MODEL_FOR_PRETRAINING_MAPPING.get(type(config), None)
+    return isinstance(model_class, type) and issubclass(model_class, ElectraForPreTraining)
 
 
 def _embedding_width(model: PreTrainedModel) -> int:
@@ -234,12 +240,12 @@ def _embedding_width(model: PreTrainedModel) -> int:
     return int(table.weight.shape[1])
 
 
-def _generator_shape(share: float, discriminator: PreTrainedModel) -> tuple[float, dict[str, Any]]:
-    """Return the scale of the width, and the fields of the config, of a generator with embeddings to share."""
+def _generator_shape(fraction: float, discriminator: PreTrainedModel) -> tuple[float, dict[str, Any]]:
+    """Return the width scale and the config changes of a generator that shares the discriminator's embeddings."""
     config = discriminator.config
     if hasattr(config, "embedding_size"):
-        return share, {"embedding_size": config.embedding_size}
-    layers = max(1, round(share * config.num_hidden_layers))
+        return fraction, {"embedding_size": config.embedding_size}
+    layers = max(1, round(fraction * config.num_hidden_layers))
     changes: dict[str, Any] = {"num_hidden_layers": layers}
     if getattr(config, "layer_types", None):
         changes["layer_types"] = list(config.layer_types[:layers])

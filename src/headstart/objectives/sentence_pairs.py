@@ -1,4 +1,4 @@
-"""What next_sentence and sentence_order share: rows of two segments, a verdict on each, masks if wished."""
+"""The base of next_sentence and sentence_order: rows of two segments, a classifier of pairs, optional masked LM."""
 
 from __future__ import annotations
 
@@ -18,45 +18,48 @@ from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective, LossAndLogits, ObjectiveCollator
-from headstart.objectives.heads import Head, HeadConfig, beside, recorded_states
+from headstart.objectives.heads import Head, HeadConfig, load_or_create_head, recorded_states
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
-from headstart.objectives.positions import hits, slots, spread, summed_loss
+from headstart.objectives.positions import count_correct, gather_slots, scatter_to_rows, summed_loss
 
 SENTENCE_LOGITS = {BertForPreTraining: "seq_relationship_logits", AlbertForPreTraining: "sop_logits"}
-"""The classes of transformers that predict masked tokens and judge two segments, and where the verdict stands."""
+"""The transformers classes with a masked-LM head and a sentence head, and the name of the sentence head's output."""
 
 
-class PairSection(Section):
-    """What both ways to judge two segments may set."""
+class PairConfig(Section):
+    """The fields that both objectives on sentence pairs share."""
 
-    masked_lm: bool = Field(True, description="predict masked tokens too; false: judge the segments alone")
-    rate: float = Field(0.15, gt=0, lt=1, description="share of tokens to mask, where they are; BERT used 0.15")
+    masked_lm: bool = Field(True, description="predict masked tokens too; false: classify pairs only")
+    rate: float = Field(0.15, gt=0, lt=1, description="fraction of tokens to mask, with masked_lm; BERT used 0.15")
 
 
 class SentenceHead(Head):
-    """A verdict on two segments from the state at [CLS]: BERT's pooler and classifier."""
+    """A classifier of sentence pairs that reads the hidden state of [CLS]: BERT's pooler and classifier."""
 
     def __init__(self, config: HeadConfig) -> None:
-        """Build the two layers."""
+        """Create the two layers."""
         super().__init__(config)
         self.dense = torch.nn.Linear(config.hidden_size, config.hidden_size)
         self.out = torch.nn.Linear(config.hidden_size, config.output_size)
         self.post_init()
 
     def forward(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the verdict."""
-        verdict: torch.Tensor = self.out(torch.tanh(self.dense(state)))
-        return verdict
+        """Return logits of shape (rows, 2) for states of shape (rows, hidden)."""
+        logits: torch.Tensor = self.out(torch.tanh(self.dense(state)))
+        return logits
 
 
 class PairNetwork(torch.nn.Module):
-    """A network that judges two segments, by its own head or by ours; called with the collator's keywords, its loss."""
+    """A classifier of sentence pairs; a call with the collator's output returns the mean loss.
+
+    The sentence head is the network's own if transformers has one, or else a `SentenceHead`.
+    """
 
     def __init__(self, objective: SentencePairs, network: PreTrainedModel, head: SentenceHead | None) -> None:
-        """Hold all three; segment ids are given to a network that has embeddings for them."""
+        """Pass segment ids to the network only if it has embeddings for them."""
         super().__init__()
         self.objective, self.network, self.head = objective, network, head
-        self.knows_segments = getattr(network.config, "type_vocab_size", 0) > 1
+        self.uses_token_types = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(
         self,
@@ -66,8 +69,8 @@ class PairNetwork(torch.nn.Module):
         sentence_labels: torch.Tensor,
         labels: torch.Tensor | None = None,
     ) -> LossAndLogits:
-        """Return the mean loss, and the logits of the verdicts."""
-        predictions = {"weights": torch.ones_like(input_ids[:, :1]).float()} if labels is None else slots(labels)
+        """Return the mean loss and the sentence logits (rows, 2)."""
+        predictions = {"weights": torch.ones_like(input_ids[:, :1]).float()} if labels is None else gather_slots(labels)
         batch = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -75,155 +78,157 @@ class PairNetwork(torch.nn.Module):
             "sentence_labels": sentence_labels,
             **predictions,
         }
-        judged = self.objective.predict(self, batch)
-        total = _masked_loss(judged, batch) + _sentence_loss(judged, batch)
-        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=judged.verdicts)
+        output = self.objective.predict(self, batch)
+        total = _masked_loss(output, batch) + _sentence_loss(output, batch)
+        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=output.sentence_logits)
 
 
-class Judged(NamedTuple):
-    """What a network made of a batch."""
+class PairOutput(NamedTuple):
+    """The output of a network for a batch of sentence pairs."""
 
-    guesses: torch.Tensor | None
-    """Logits at the masked positions, where there are any."""
-    verdicts: torch.Tensor
-    """Logits of the verdict on each row, shape (rows, 2)."""
+    masked_logits: torch.Tensor | None
+    """Logits at the masked positions, shape (rows, slots, vocabulary); None without masked LM."""
+    sentence_logits: torch.Tensor
+    """Logits of each row's label, shape (rows, 2)."""
 
 
 class SentencePairs(BaseObjective, ABC):
-    """Base of the objectives that judge two segments; a subclass says by `arrange` what is shown.
+    """Base class of objectives that classify two segments; a subclass implements `arrange`.
 
-    With masks the loss is the mean over masked tokens plus the mean over rows, each row counted by its masked tokens;
-    alone it is the mean over rows.
+    With masked LM, the loss is the mean over masked tokens plus the mean over rows, weighted by their number of masked
+    tokens. Without it, the loss is the mean over rows.
     """
 
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     token_loss: ClassVar[str] = "masked_loss"
-    """The entry of `measure` that is an entropy of tokens."""
+    """The entry of `measure` that is a cross-entropy over the vocabulary."""
 
-    def __init__(self, config: PairSection) -> None:
-        """Take the section of a recipe."""
+    def __init__(self, config: PairConfig) -> None:
+        """Accept the `Config` of a subclass."""
         self.settings = config
         self._masks = MaskedLM(rate=config.rate)
 
     @abstractmethod
-    def arrange(self, first: Ints, second: Ints, stranger: Ints, chance: np.random.Generator) -> tuple[Ints, Ints, int]:
-        """Return what is shown as A and as B, and the label: 0 as they stood in the text, 1 otherwise."""
+    def arrange(self, first: Ints, second: Ints, negative: Ints, rng: np.random.Generator) -> tuple[Ints, Ints, int]:
+        """Return the segments A and B, and the label: 0 if they are consecutive in the text, 1 otherwise."""
 
     def row_shape(self, seq_length: int) -> RowShape:
-        """Ask for `[CLS] A [SEP] B [SEP]`."""
+        """Return `[CLS] A [SEP] B [SEP]`."""
         return RowShape(seq_length, segments=True)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return the network: a classifier of rows alone, or one with both heads, ours beside it if it lacks one."""
+        """Return a sequence classifier or, with masked LM, a network with both heads."""
         if not self.settings.masked_lm:
             return PairNetwork(self, make("AutoModelForSequenceClassification", num_labels=2), None)
         network = _with_both_heads(make)
         if network is not None:
             return PairNetwork(self, network, None)
         network = make("AutoModelForMaskedLM")
-        return PairNetwork(self, network, beside(network, "sentence_head", SentenceHead, output_size=2))
+        head = load_or_create_head(network, "sentence_head", SentenceHead, output_size=2)
+        return PairNetwork(self, network, head)
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
-        """Return the network as the artifact, and our head as its companion where there is one."""
+        """Return the network as the main part, and the `SentenceHead` in a subfolder if there is one."""
         assert isinstance(module, PairNetwork)
         return {"": module.network} | ({} if module.head is None else {"sentence_head": module.head})
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
-        """Arrange segments and mask tokens; returns all that the network reads, sentence_labels and weights.
+        """Arrange segments and mask tokens; returns the network's inputs, sentence_labels and weights.
 
-        With masks there are positions and labels too, in each row as many as the rate asks for without its padding.
+        With masked LM, the batch also contains positions and labels; `rate` applies to a row without its padding.
         """
-        if rows.second is None or rows.negative_ids is None:
-            raise DataError("the rows are not of two segments", allowed="[CLS] A [SEP] B [SEP]")
-        shown = [self._arranged(rows, row, vocabulary, seed) for row in range(len(rows.samples))]
-        ids, segments = np.full_like(rows.ids, vocabulary.pad), np.zeros_like(rows.ids)
-        for row, (first, second, _) in enumerate(shown):
+        if rows.second_start is None or rows.negative_ids is None:
+            raise DataError("the rows do not have two segments", allowed="They must be [CLS] A [SEP] B [SEP]")
+        pairs = [self._arrange_row(rows, row, vocabulary, seed) for row in range(len(rows.samples))]
+        ids, segments = np.full_like(rows.ids, vocabulary.pad), np.zeros_like(rows.ids)  # (rows, length)
+        for row, (first, second, _) in enumerate(pairs):
             size = len(first) + len(second) + 3
             ids[row, :size] = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
             segments[row, len(first) + 2 : size] = 1
-        masks = self._masked(ids, rows, vocabulary, seed) if self.settings.masked_lm else {}
+        masked = self._mask(ids, rows, vocabulary, seed) if self.settings.masked_lm else {}
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy((ids != vocabulary.pad).astype(np.int64)),
             "token_type_ids": torch.from_numpy(segments),
-            "sentence_labels": torch.tensor([label for _, _, label in shown]),
+            "sentence_labels": torch.tensor([label for _, _, label in pairs]),
             "weights": torch.ones(len(ids), 1),
-            **masks,
+            **masked,
         }
 
-    def predict(self, module: PairNetwork, batch: Batch) -> Judged:
-        """Judge the segments, and predict what is masked."""
+    def predict(self, module: PairNetwork, batch: Batch) -> PairOutput:
+        """Return the logits of the sentence labels and, with masked LM, of the masked tokens."""
         network = module.network
-        more = {"token_type_ids": batch["token_type_ids"]} if module.knows_segments else {}
+        extra = {"token_type_ids": batch["token_type_ids"]} if module.uses_token_types else {}
         if "positions" not in batch:
-            output = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **more)
-            return Judged(None, output.logits)
+            output = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **extra)
+            return PairOutput(None, output.logits)
         with recorded_states(network) as states:
-            output = masked_outputs(network, batch, **more)
+            output = masked_outputs(network, batch, **extra)
         if module.head is not None:
-            opening = batch["attention_mask"].argmax(1)  # [CLS], wherever padding put it
-            return Judged(output.logits, module.head(states[0][torch.arange(len(opening)), opening]))
-        return Judged(output.prediction_logits, output[SENTENCE_LOGITS[type(network)]])
+            cls = batch["attention_mask"].argmax(1)  # the position of [CLS], which left padding shifts
+            return PairOutput(output.logits, module.head(states[0][torch.arange(len(cls)), cls]))
+        return PairOutput(output.prediction_logits, output[SENTENCE_LOGITS[type(network)]])
 
     def loss(self, model: PairNetwork, batch: Batch) -> torch.Tensor:
-        """Return the cross-entropy of masked tokens and of verdicts in nats, summed in the measure of `weight`."""
-        judged = self.predict(model, batch)
-        return _masked_loss(judged, batch) + _sentence_loss(judged, batch)
+        """Return the cross-entropy of masked tokens and sentence labels in nats; dividing by `weight` averages it."""
+        output = self.predict(model, batch)
+        return _masked_loss(output, batch) + _sentence_loss(output, batch)
 
     def measure(self, model: PairNetwork, batch: Batch) -> dict[str, float]:
-        """Return sums that divided by `weight` are means; with masks, `accuracy` is that of the masked tokens."""
-        judged = self.predict(model, batch)
-        masked, sentence = float(_masked_loss(judged, batch)), float(_sentence_loss(judged, batch))
-        right = (judged.verdicts.argmax(-1) == batch["sentence_labels"]) * batch["weights"].sum(1)
-        if judged.guesses is None:
-            return {"loss": sentence, "accuracy": float(right.sum())}
+        """Return sums that become means when divided by `weight`; with masked LM, `accuracy` is of masked tokens."""
+        output = self.predict(model, batch)
+        masked, sentence = float(_masked_loss(output, batch)), float(_sentence_loss(output, batch))
+        correct = (output.sentence_logits.argmax(-1) == batch["sentence_labels"]) * batch["weights"].sum(1)
+        if output.masked_logits is None:
+            return {"loss": sentence, "accuracy": float(correct.sum())}
         return {
             "loss": masked + sentence,
             "masked_loss": masked,
             "sentence_loss": sentence,
-            "accuracy": float(hits(judged.guesses, batch)),
-            "sentence_accuracy": float(right.sum()),
+            "accuracy": float(count_correct(output.masked_logits, batch)),
+            "sentence_accuracy": float(correct.sum()),
         }
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the keywords of the module; labels of masked tokens are as long as the rows."""
+        """Return the arguments of `PairNetwork`, with masked-LM labels of shape (rows, length)."""
         names = ("input_ids", "attention_mask", "token_type_ids", "sentence_labels")
-        labels = {"labels": spread(batch, "labels", -100)} if "positions" in batch else {}
+        labels = {"labels": scatter_to_rows(batch, "labels", -100)} if "positions" in batch else {}
         return {name: batch[name] for name in names} | labels
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> ObjectiveCollator:
-        """Return a collator for examples of two segments; see PairCollator for what they hold."""
+        """Return a collator for examples of two segments; `PairCollator` describes their columns."""
         return PairCollator(cast(Objective, self), tokenizer, seed)
 
-    def _arranged(self, rows: Rows, row: int, vocabulary: Vocabulary, seed: int) -> tuple[Ints, Ints, int]:
-        assert rows.second is not None and rows.negative_ids is not None
-        sample, start = rows.samples[row], int(rows.second[row])
-        chance = generator(seed, sample.epoch, sample.index, "sentence pairs")
-        ids, stranger = (one[one != vocabulary.pad] for one in (rows.ids[row], rows.negative_ids[row]))
-        return self.arrange(ids[1 : start - 1], ids[start:-1], stranger, chance)
+    def _arrange_row(self, rows: Rows, row: int, vocabulary: Vocabulary, seed: int) -> tuple[Ints, Ints, int]:
+        assert rows.second_start is not None and rows.negative_ids is not None
+        sample, start = rows.samples[row], int(rows.second_start[row])
+        rng = generator(seed, sample.epoch, sample.index, "sentence pairs")
+        ids, negative = (tokens[tokens != vocabulary.pad] for tokens in (rows.ids[row], rows.negative_ids[row]))
+        return self.arrange(ids[1 : start - 1], ids[start:-1], negative, rng)
 
-    def _masked(self, ids: Ints, rows: Rows, vocabulary: Vocabulary, seed: int) -> dict[str, torch.Tensor]:
+    def _mask(self, ids: Ints, rows: Rows, vocabulary: Vocabulary, seed: int) -> dict[str, torch.Tensor]:
+        """Mask each row without its padding; returns input_ids, positions, labels and weights of all rows."""
         slot_count = self._masks.predictions_per_row(ids.shape[1])
         names = ("positions", "labels", "weights")
-        whole: dict[str, torch.Tensor] = {name: torch.zeros(len(ids), slot_count, dtype=torch.int64) for name in names}
-        whole |= {"input_ids": torch.from_numpy(ids.copy()), "weights": torch.zeros(len(ids), slot_count)}
+        masked: dict[str, torch.Tensor] = {name: torch.zeros(len(ids), slot_count, dtype=torch.int64) for name in names}
+        masked |= {"input_ids": torch.from_numpy(ids.copy()), "weights": torch.zeros(len(ids), slot_count)}
         for row, sample in enumerate(rows.samples):
-            bare = ids[row, ids[row] != vocabulary.pad]
-            for name, tensor in self._masks.corrupt(Rows(bare[None], [sample]), vocabulary, seed).items():
-                whole[name][row, : tensor.shape[1]] = tensor[0]
-        return whole
+            tokens = ids[row, ids[row] != vocabulary.pad]
+            for name, tensor in self._masks.corrupt(Rows(tokens[None], [sample]), vocabulary, seed).items():
+                masked[name][row, : tensor.shape[1]] = tensor[0]
+        return masked
 
 
 class PairCollator(ObjectiveCollator):
-    """Collates examples that were tokenized as pairs, `tokenizer(first, second)`, of consecutive text.
+    """Collates pairs of consecutive texts that were tokenized with `tokenizer(first, second)`.
 
     `input_ids` must be `[CLS] A [SEP] B [SEP]`. next_sentence takes its negatives from a column `negative_input_ids`,
-    token ids of another text without special tokens, and not from the other examples of the batch: what is drawn must
-    not depend on them. Trainer keeps that column if told `remove_unused_columns=False`.
+    the token ids of another text without special tokens. It does not use the other examples of the batch, because the
+    noise of an example must not depend on them. Set `remove_unused_columns=False`, so that Trainer keeps that column.
     """
 
     def rows_of(self, example: dict[str, Any]) -> Rows:
-        """Return an example as a row of two segments; raises if it is none."""
+        """Return an example as a row of two segments; raises if it does not have two."""
         rows = super().rows_of(example)
         ends = np.flatnonzero(rows.ids[0] == self.vocabulary.sep)
         if len(ends) != 2 or ends[1] != rows.ids.shape[1] - 1 or not 1 < ends[0] < ends[1] - 1:
@@ -237,20 +242,20 @@ class PairCollator(ObjectiveCollator):
 
 
 def _with_both_heads(make: ModelMaker) -> PreTrainedModel | None:
-    """Return a network that has a head for masked tokens and one for verdicts, where transformers has such a class."""
+    """Return a network with a masked-LM head and a sentence head, or None if transformers has no such class."""
     try:
-        found = make("AutoModelForPreTraining")
-    except (ValueError, ArtifactError):  # transformers knows no such class for this layout
+        network = make("AutoModelForPreTraining")
+    except (ValueError, ArtifactError):  # transformers has no such class for this layout
         return None
-    return found if type(found) in SENTENCE_LOGITS else None
+    return network if type(network) in SENTENCE_LOGITS else None
 
 
-def _masked_loss(judged: Judged, batch: Batch) -> torch.Tensor:
-    if judged.guesses is None:
-        return judged.verdicts.new_zeros(())
-    return summed_loss(judged.guesses, batch)
+def _masked_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+    if output.masked_logits is None:
+        return output.sentence_logits.new_zeros(())
+    return summed_loss(output.masked_logits, batch)
 
 
-def _sentence_loss(judged: Judged, batch: Batch) -> torch.Tensor:
-    losses = F.cross_entropy(judged.verdicts.float(), batch["sentence_labels"], reduction="none")
+def _sentence_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+    losses = F.cross_entropy(output.sentence_logits.float(), batch["sentence_labels"], reduction="none")
     return (losses * batch["weights"].sum(1)).sum()

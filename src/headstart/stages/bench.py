@@ -16,8 +16,8 @@ import torch
 
 from headstart.core import artifact
 from headstart.core.errors import DataError
+from headstart.core.markdown import markdown_table
 from headstart.core.processes import cores
-from headstart.stages.runs import card
 from headstart.training import precision
 
 PAGE = Path("docs/results/performance.md")
@@ -129,7 +129,7 @@ def _page(lines: Any, limits: str) -> str:
         for line in lines
     ]  # fmt: skip
     head = ["measure", "ours", "theirs", "unit", "ratio", "goal", "reached", "script", "date", "machine"]
-    table = card.table(head, rows)
+    table = markdown_table(head, rows)
     return (
         "# Speed, side by side\n\n"
         "Written by `headstart bench`; `headstart bench NAME` repeats one script of `benchmarks/`, whose first lines "

@@ -1,1 +1,1 @@
-"""Studies: one question, a grid of cells, one table that tells the truth."""
+"""Studies: one question, a grid of cells, and tables with seeds, tests, baselines and costs."""

@@ -1,4 +1,4 @@
-"""A claim as a contrast: `masked_lm > causal_lm on mean(score)`."""
+"""Parse a claim's contrast: `masked_lm > causal_lm on mean(score)`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORM = re.compile(r"^\s*(?P<better>[^\s>]+)\s*>\s*(?P<worse>[^\s>]+)(?:\s+on\s+
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two sides, each the levels that a system must have, and the metric that is averaged."""
+    """Two sides, each given by the levels that a system must have, and the metric that is averaged."""
 
     better: tuple[str, ...]
     worse: tuple[str, ...]
@@ -18,7 +18,7 @@ class Contrast:
 
     @classmethod
     def parse(cls, text: str) -> Contrast:
-        """Read `a > b`, with levels joined by / on each side, and `on mean(metric)` where it is not the task's own."""
+        """Read `a > b`, levels joined by / on each side, with `on mean(metric)` for another than the first metric."""
         match = _FORM.match(text)
         if match is None:
             raise ValueError("it must read `one > other` or `one > other on mean(score)`, levels joined by /.")

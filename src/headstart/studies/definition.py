@@ -1,4 +1,4 @@
-"""What a study file says: the question, a base recipe, axes, what is compared, claims and a budget."""
+"""The study file: a question, a base recipe, axes, what is compared, claims and a budget."""
 
 from __future__ import annotations
 
@@ -7,62 +7,68 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core.config import Section, require_own_names
+from headstart.core.config import Section, require_unique_names
 from headstart.studies.contrast import Contrast
 
-Level = dict[str, Any]
-"""Settings by dotted name, as `finetune.data.train_rows: 32`."""
+Settings = dict[str, Any]
+"""Settings by dotted key, such as `finetune.data.train_rows: 32`."""
 SCRATCH = "scratch"
-"""The one baseline that is a network: the adaptation of this name in place of the recipe's own."""
+"""The only baseline that is a network: the adaptation of this name replaces the recipe's own."""
 
 
 class Base(Section):
     """The recipe that every cell starts from."""
 
     pretrain: dict[str, Any] | None = Field(
-        None, description="a pre-training recipe without output; its checkpoint is the `model` of fine-tuning"
+        None, description="a pre-training recipe without `output`; its checkpoint becomes the `model` of fine-tuning"
     )
     finetune: dict[str, Any] = Field(
-        description="a fine-tuning recipe without output, seeds and company; without `adaptation`, baselines alone run"
+        description="a fine-tuning recipe without `output`, `seeds` and `compare_with`; without `adaptation`, only "
+        "baselines run"
     )
 
 
 class Claim(Section):
-    """What the study is to find out, in words and as a contrast."""
+    """One claim of the study, as a sentence and as a contrast."""
 
     statement: str = Field(min_length=1, description="the claim as a sentence")
-    contrast: str = Field(description="two sides, each levels joined by /: `minilm/full > svm on mean(score)`")
-    where: dict[str, Any] = Field({}, description="levels of the other axes that it speaks of, one or a list for each")
+    contrast: str = Field(description="two sides, each of levels joined by /: `minilm/full > svm on mean(score)`")
+    where: dict[str, Any] = Field(
+        {}, description="levels of the other axes that the claim covers, by axis: one level or a list; default: all"
+    )
 
     @field_validator("statement")
     @classmethod
-    def _in_one_line(cls, value: str) -> str:
+    def _on_one_line(cls, value: str) -> str:
         return " ".join(value.split())
 
     @field_validator("contrast")
     @classmethod
-    def _readable(cls, value: str) -> str:
+    def _parses(cls, value: str) -> str:
         Contrast.parse(value)
         return value
 
 
 class LevelOverride(Section):
-    """What the adaptation is set to where some levels meet: a rate that was chosen for one method on one network."""
+    """Settings of the adaptation for a combination of levels, such as a learning rate tuned for one method."""
 
-    where: dict[str, Any] = Field(min_length=1, description="levels by axis, one or a list for each")
-    adaptation: dict[str, Any] = Field(min_length=1, description="settings of the adaptation there")
+    where: dict[str, Any] = Field(min_length=1, description="levels by axis: one level or a list")
+    adaptation: dict[str, Any] = Field(min_length=1, description="settings of the adaptation at these levels")
 
 
 class Execution(Section):
-    """Who computes; nothing here changes a result."""
+    """Where the cells run; nothing here changes a result."""
 
-    on: Literal["local", "ray", "slurm"] = Field("local", description="worker processes here, Ray, or Slurm (submitit)")
-    workers: int | None = Field(None, ge=1, description="cells at a time; by default as many as cores allow")
-    threads: int = Field(1, ge=1, description="cores of each cell")
-    retries: int = Field(1, ge=0, description="how often a cell that failed is tried again")
-    address: str | None = Field(None, description="Ray's cluster; a local one is started where none is given")
+    on: Literal["local", "ray", "slurm"] = Field(
+        "local", description="worker processes on this machine, Ray, or Slurm (through submitit)"
+    )
+    workers: int | None = Field(None, ge=1, description="cells that run at the same time; default: as cores allow")
+    threads: int = Field(1, ge=1, description="CPU threads per cell")
+    retries: int = Field(1, ge=0, description="how often a failed cell is run again")
+    address: str | None = Field(None, description="address of the Ray cluster; default: start a local one")
     slurm: dict[str, Any] = Field(
-        {}, description="submitit's parameters, as slurm_partition; `cluster: local` tries them without Slurm"
+        {},
+        description="parameters for submitit, such as `slurm_partition`; `cluster: local` tests them without Slurm",
     )
 
 
@@ -71,69 +77,65 @@ class Study(Section):
 
     verb: ClassVar[str] = "study"
 
-    question: str = Field(min_length=1, description="what the study is to answer, as a question")
-    output: Path = Field(description="folder of the cells, tables and report")
+    question: str = Field(min_length=1, description="the question that the study answers")
+    output: Path = Field(description="folder for cells, tables and the report")
     base: Base
     axes: dict[str, dict[str, Any]] = Field(
-        {}, description="by name: levels with their settings, or one setting with a list of values"
+        {}, description="axes by name: levels with their settings, or one setting with a list of values"
     )
     compare: list[str] = Field(
-        [], description="axes whose levels are compared; the others are the contexts they are compared in"
+        [],
+        description="axes whose levels are compared; the levels of all other axes are the contexts of the comparison",
     )
     baselines: list[str | dict[str, Any]] = Field(
         ["majority", "svm", "glove", SCRATCH],
-        description="rows beside, in every context; scratch is the same network, and may have settings of its own: "
-        "{name: scratch, learning_rate: 5e-4}",
+        description="baselines in every context; `scratch` is the same network without pre-training and may have "
+        "settings: `{name: scratch, learning_rate: 5e-4}`",
     )
-    reference: str = Field("svm", description="the row that every other one is tested against in the table")
+    reference: str = Field("svm", description="the system that the table compares all others with")
     exclude: list[dict[str, Any]] = Field(
-        [], description="combinations that are left out: levels by axis; `baseline` names one of those"
+        [], description="combinations that do not run: levels by axis; `baseline` names a baseline"
     )
     overrides: list[LevelOverride] = Field([], description="settings of the adaptation for combinations of levels")
-    seeds: int = Field(5, ge=1, description="how many seeds")
-    first_seed: int = Field(0, ge=0)
-    seed_pretraining: bool = Field(False, description="pre-train anew for every seed, not once for all")
-    claims: list[Claim] = Field([], description="claims under test, each with a verdict")
-    overlap: bool = Field(True, description="count test items whose 13-grams stand in the pre-training corpus")
+    seeds: int = Field(5, ge=1, description="number of seeds")
+    first_seed: int = Field(0, ge=0, description="the first seed; the others follow")
+    seed_pretraining: bool = Field(False, description="pre-train once per seed instead of once for all seeds")
+    claims: list[Claim] = Field([], description="claims to test; each gets a verdict")
+    overlap: bool = Field(
+        True, description="count the test items that share 13 consecutive words with the pre-training corpus"
+    )
     budget_hours: float | None = Field(
-        None, gt=0, description="time of all cells together, past which no further one is begun"
+        None, gt=0, description="total hours of all cells; no cell starts after they are used up"
     )
     execution: Execution = Execution()
 
     @field_validator("axes")
     @classmethod
-    def _spelt_out(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _expand_axes(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: _levels(name, axis) for name, axis in value.items()}
 
     @field_validator("baselines")
     @classmethod
-    def _whole_entries(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+    def _complete_baselines(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
         for entry in value:
             if isinstance(entry, dict) and (not isinstance(entry.get("name"), str)):
                 raise ValueError(
                     f"the entry {entry} has no name; write it as {{name: {SCRATCH}, learning_rate: 5e-4}}."
                 )
             if isinstance(entry, dict) and entry["name"] != SCRATCH and len(entry) > 1:
-                raise ValueError(f"{entry['name']} takes no settings; of the baselines, {SCRATCH} alone does.")
-        require_own_names([_baseline_name(entry) for entry in value], "baseline")
+                raise ValueError(f"{entry['name']} takes no settings; only {SCRATCH} does.")
+        require_unique_names([_baseline_name(entry) for entry in value], "baseline")
         return value
 
     @model_validator(mode="after")
-    def _known(self) -> Study:
+    def _consistent(self) -> Study:
         for name in self.compare:
             if name not in self.axes:
                 raise ValueError(f"compare names {name!r}; the axes are: {', '.join(self.axes) or 'none'}.")
-        spoken_of = [*(claim.where for claim in self.claims), *(entry.where for entry in self.overrides)]
-        for entry in [*self.exclude, *spoken_of]:
-            for axis, wanted in entry.items():
-                self._require_levels(axis, wanted)
-        for claim in self.claims:
-            for axis in claim.where:
-                if axis in self.compare or axis == "baseline":
-                    raise ValueError(f"where names {axis!r}; which systems a claim speaks of is said by its contrast.")
+        self._check_levels()
         compared = [level for axis in self.compare for level in self.axes[axis]]
-        # A contrast finds its systems by the names of their levels.
-        require_own_names([*compared, *self.baseline_names, "base"], "compared level and baseline")
+        # A contrast finds its systems by the names of their levels, so these must be unique.
+        require_unique_names([*compared, *self.baseline_names, "base"], "compared level and baseline")
         names = {*compared, *self.baseline_names, "base"}
         for part in self.reference.split("/"):
             if part not in names:
@@ -146,17 +148,28 @@ class Study(Section):
                     )
         return self
 
-    def _require_levels(self, axis: str, wanted: Any) -> None:
+    def _check_levels(self) -> None:
+        """Check that `exclude`, `overrides` and `claims` name axes and levels that exist."""
+        conditions = [claim.where for claim in self.claims] + [entry.where for entry in self.overrides]
+        for condition in [*self.exclude, *conditions]:
+            for axis, levels in condition.items():
+                self._require_levels(axis, levels)
+        for claim in self.claims:
+            for axis in claim.where:
+                if axis in self.compare or axis == "baseline":
+                    raise ValueError(f"where names {axis!r}; the contrast selects the systems of a claim.")
+
+    def _require_levels(self, axis: str, levels: Any) -> None:
         known = self.baseline_names if axis == "baseline" else list(self.axes.get(axis, ()))
         if not known:
-            raise ValueError(f"{axis!r} is no axis; the axes are: {', '.join(self.axes) or 'none'}.")
-        for level in named(wanted):
+            raise ValueError(f"{axis!r} is not an axis; the axes are: {', '.join(self.axes) or 'none'}.")
+        for level in level_names(levels):
             if level not in known:
-                raise ValueError(f"{axis} has no level {level!r}; its levels: {', '.join(known)}.")
+                raise ValueError(f"{axis} has no level {level!r}; its levels are: {', '.join(known)}.")
 
     @property
     def baseline_names(self) -> list[str]:
-        """Return the baselines by name."""
+        """Return the names of the baselines."""
         return [_baseline_name(entry) for entry in self.baselines]
 
     @property
@@ -169,28 +182,28 @@ def _baseline_name(entry: str | dict[str, Any]) -> str:
     return entry if isinstance(entry, str) else str(entry["name"])
 
 
-def named(wanted: Any) -> list[str]:
-    """Return one level or a list of them as names."""
-    return [level_name(one) for one in (wanted if isinstance(wanted, list) else [wanted])]
+def level_names(levels: Any) -> list[str]:
+    """Return one level or a list of levels as a list of names."""
+    return [_level_name(level) for level in (levels if isinstance(levels, list) else [levels])]
 
 
-def level_name(value: Any) -> str:
-    """Return the name of a level that is given by its value: `all` for none."""
+def _level_name(value: Any) -> str:
+    """Return the name of a level that is given by its value: `all` for null."""
     return "all" if value is None else str(value)
 
 
 def _levels(name: str, axis: dict[str, Any]) -> dict[str, Any]:
-    """Write an axis of one setting and a list of values as levels."""
+    """Return the levels of an axis; one setting with a list of values becomes one level per value."""
     levels = axis
     if len(axis) == 1:
         (setting, values), *_ = axis.items()
         if isinstance(values, list) and values:
-            levels = {level_name(value): {setting: value} for value in values}
+            levels = {_level_name(value): {setting: value} for value in values}
     if levels and all(isinstance(settings, dict) for settings in levels.values()):
         for key in (key for settings in levels.values() for key in settings):
             if str(key).partition(".")[0] not in Base.model_fields:
                 raise ValueError(
-                    f"the axis {name!r} sets {key!r}, which no recipe of a study holds; "
+                    f"the axis {name!r} sets {key!r}, which is not in a recipe of the study; "
                     f"write it as {' or '.join(f'{part}.{key}' for part in Base.model_fields)}."
                 )
         return levels

@@ -1,4 +1,4 @@
-"""Cells as a graph of artifacts, each addressed by the hash of its filled recipe, its parents and what it reads."""
+"""Cells as a graph of artifacts, each addressed by a hash of its filled recipe, its parents and its input files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headstart.studies.grid import Context, System
 Kind = Literal["prepare", "pretrain", "finetune", "baseline", "overlap"]
 CELLS, WORK, FAILURES = "cells", "work", "failures"
 ABSENT = "absent "
-"""Stands before the path of what a node reads, in place of its content, where there is nothing."""
+"""Prefix of the path of an input file that does not exist, in place of a hash of its content."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Node:
     recipe: dict[str, Any]
     parents: tuple[str, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
-    """What it reads from outside, each named by its content."""
+    """The files it reads from outside the study, each identified by a hash of its content."""
     id: str = ""
 
     @classmethod
@@ -37,12 +37,12 @@ class Node:
         parents: Iterable[Node],
         inputs: Mapping[str, str],
     ) -> Node:
-        """Make a node and work out its address from `identity`, its recipe without paths, and from what it reads."""
-        ids, reads = tuple(parent.id for parent in parents), dict(inputs)
+        """Return a node with its address, computed from `identity` (the recipe without paths), parents and inputs."""
+        ids, hashes = tuple(parent.id for parent in parents), dict(inputs)
         address = config.fingerprint(
-            {"kind": kind, "recipe": renames.original(identity), "parents": ids, "inputs": reads}, 20
+            {"kind": kind, "recipe": renames.original(identity), "parents": ids, "inputs": hashes}, 20
         )
-        return cls(kind, recipe, ids, reads, f"{kind}-{address}")
+        return cls(kind, recipe, ids, hashes, f"{kind}-{address}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -50,13 +50,14 @@ class Node:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Node:
-        """Read what `to_dict` wrote."""
-        return cls(**{**values, "parents": tuple(values["parents"])})
+        """Return the node that `to_dict` wrote; recipe keys that were renamed since then are translated."""
+        recipe = renames.upgrade(values["recipe"])
+        return cls(**{**values, "recipe": recipe, "parents": tuple(values["parents"])})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in the table: a system in a context with a seed, and the node that fills it."""
+    """One entry of the table: a system in a context with a seed, and the node that computes it."""
 
     system: System
     context: Context
@@ -66,44 +67,44 @@ class Cell:
 
 @dataclass
 class Graph:
-    """All nodes of a study in an order in which parents come first, and the cells that they fill."""
+    """All nodes of a study, parents before their children, and the cells that they compute."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     overlaps: dict[Context, dict[System, str]] = field(default_factory=dict)
-    """For each context and system the node that counts test items in the pre-training corpus, where one can."""
+    """The node that counts test items in the pre-training corpus, by context and system, where the corpus is known."""
     unsearched: list[str] = field(default_factory=list)
-    """Checkpoints whose corpus is known and not there, so that nothing can be looked for in it."""
+    """Checkpoints whose corpus is known but missing, so that it cannot be searched for test items."""
 
     def add(self, node: Node) -> Node:
-        """Take a node in, unless it is there: what is addressed alike is computed once."""
+        """Add a node and return it; nodes with the same address are computed once."""
         return self.nodes.setdefault(node.id, node)
 
     def shared(self) -> Iterator[tuple[Node, int]]:
-        """Yield each node that others read, with how many do."""
+        """Yield each node that other nodes read, with the number of its readers."""
         readers = Counter(parent for node in self.nodes.values() for parent in node.parents)
         for name, count in readers.items():
             yield self.nodes[name], count
 
     def absent(self) -> Counter[str]:
-        """Return every file or folder that cells read and that is not there, with how many of them read it."""
-        reads = (found for node in self.nodes.values() for found in set(node.inputs.values()))
-        return Counter(found.removeprefix(ABSENT) for found in reads if found.startswith(ABSENT))
+        """Return every input file or folder that does not exist, with the number of cells that read it."""
+        inputs = (content for node in self.nodes.values() for content in set(node.inputs.values()))
+        return Counter(content.removeprefix(ABSENT) for content in inputs if content.startswith(ABSENT))
 
     def descendants(self, name: str) -> set[str]:
-        """Return every node that cannot be computed without this one."""
-        found = {name}
+        """Return every node that depends on this one."""
+        dependent = {name}
         for node in self.nodes.values():
-            if found & set(node.parents):
-                found.add(node.id)
-        return found - {name}
+            if dependent & set(node.parents):
+                dependent.add(node.id)
+        return dependent - {name}
 
 
-def home(output: Path, node: str) -> Path:
+def cell_dir(output: Path, node: str) -> Path:
     """Return the folder of a node's artifact."""
     return output / CELLS / node
 
 
 def is_finished(output: Path, node: str) -> bool:
-    """Say whether a node's artifact is there."""
-    return artifact.is_complete(home(output, node))
+    """Return True if a node's artifact is complete."""
+    return artifact.is_complete(cell_dir(output, node))

@@ -1,18 +1,20 @@
-"""The grid of a study: systems that are compared, contexts they are compared in, and the settings of each point."""
+"""The grid of a study: the systems that are compared, their contexts, and the settings of each point."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headstart.studies.definition import Level, Study, named
+from headstart.core.config import set_dotted
+from headstart.studies.definition import Settings, Study, level_names
 
 
 @dataclass(frozen=True)
 class System:
-    """One thing that is compared: levels of the compared axes, or a baseline with those levels that matter to it."""
+    """One side of a comparison: levels of the compared axes, or a baseline with the levels that affect it."""
 
     levels: tuple[str, ...]
     baseline: str | None = None
@@ -24,9 +26,9 @@ class System:
         return "/".join((*own, *self.levels)) or "base"
 
     def has(self, parts: tuple[str, ...]) -> bool:
-        """Say whether it has all of these levels; a baseline goes by its own name too."""
+        """Return True if it has all of these levels; the name of a baseline counts as one of its levels."""
         own = {*self.levels, self.baseline} if self.baseline else {*self.levels, "base" if not self.levels else ""}
-        # `full` names the systems with that level, and not a baseline beside them.
+        # `full` selects the systems with that level, but no baseline.
         return set(parts) <= own and (self.baseline is None or self.baseline in parts)
 
 
@@ -36,10 +38,10 @@ Context = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of levels of all axes, and its settings by dotted name."""
+    """One combination of levels of all axes, and its settings by dotted key."""
 
     levels: Mapping[str, str]
-    settings: Level
+    settings: Settings
 
     def context(self, study: Study) -> Context:
         """Return the levels of the axes that are not compared."""
@@ -51,51 +53,40 @@ class Point:
 
 
 def points(study: Study) -> Iterator[Point]:
-    """Yield every combination of levels, in the order of the file; `exclude` is applied later, by `is_left_out`."""
+    """Yield every combination of levels, in the order of the file; `is_excluded` applies `exclude` later."""
     axes = list(study.axes)
-    for chosen in itertools.product(*(study.axes[axis] for axis in axes)):
-        levels = dict(zip(axes, chosen, strict=True))
-        settings: Level = {}
+    for combination in itertools.product(*(study.axes[axis] for axis in axes)):
+        levels = dict(zip(axes, combination, strict=True))
+        settings: Settings = {}
         for axis, level in levels.items():
             settings |= study.axes[axis][level]
         for entry in study.overrides:
-            if _meets(levels, entry.where):
+            if _matches(levels, entry.where):
                 settings |= {f"finetune.adaptation.{key}": value for key, value in entry.adaptation.items()}
         yield Point(levels, settings)
 
 
-def _meets(levels: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
-    return all(levels.get(axis) in named(levels_wanted) for axis, levels_wanted in wanted.items())
+def _matches(levels: Mapping[str, str], condition: Mapping[str, Any]) -> bool:
+    return all(levels.get(axis) in level_names(allowed) for axis, allowed in condition.items())
 
 
-def is_left_out(study: Study, point: Point, baseline: str | None = None) -> bool:
-    """Say whether an entry of `exclude` names this point; one with `baseline` speaks of that baseline alone."""
+def is_excluded(study: Study, point: Point, baseline: str | None = None) -> bool:
+    """Return True if `exclude` names this point; an entry with `baseline` excludes only that baseline."""
     for entry in study.exclude:
-        of = entry.get("baseline")
-        if (of is None) != (baseline is None) or (of is not None and baseline not in named(of)):
+        excluded = entry.get("baseline")
+        if (excluded is None) != (baseline is None):
             continue
-        if _meets(point.levels, {axis: wanted for axis, wanted in entry.items() if axis != "baseline"}):
+        if excluded is not None and baseline not in level_names(excluded):
+            continue
+        if _matches(point.levels, {axis: levels for axis, levels in entry.items() if axis != "baseline"}):
             return True
     return False
 
 
-def with_settings(base: Mapping[str, Any], settings: Level) -> dict[str, Any]:
-    """Return a copy of nested sections with dotted settings put in."""
-    made = _copied(base)
-    # Whole sections before what stands in them, whatever the order of the axes.
+def with_settings(base: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return a copy of nested sections with dotted settings applied."""
+    tree = copy.deepcopy(dict(base))
+    # Whole sections come before their own keys, in whatever order the axes are.
     for key, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
-        node = made
-        *parents, last = key.split(".")
-        for parent in parents:
-            below = node.get(parent)
-            # A section may be given by its name alone, as `adaptation: lora`.
-            node[parent] = below if isinstance(below, dict) else {"name": below} if isinstance(below, str) else {}
-            node = node[parent]
-        node[last] = _copied(value)
-    return made
-
-
-def _copied(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {key: _copied(value) for key, value in node.items()}
-    return [_copied(one) for one in node] if isinstance(node, list) else node
+        set_dotted(tree, key, copy.deepcopy(value))
+    return tree

@@ -1,4 +1,4 @@
-"""A study: its cells run, its table told at any moment, its report written."""
+"""Load a study, run its cells, and read its tables and verdicts at any time."""
 
 from __future__ import annotations
 
@@ -9,44 +9,50 @@ from pathlib import Path
 
 from headstart.core import artifact, config
 from headstart.core.errors import DataError
+from headstart.core.extras import install_command
 from headstart.core.lock import FolderLock
 from headstart.studies.definition import Study
-from headstart.studies.graph import FAILURES, Graph, is_finished
+from headstart.studies.graph import CELLS, FAILURES, Graph, is_finished
 from headstart.studies.judge import results, tables, verdicts
-from headstart.studies.judge.comparison import Resamples
+from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
-from headstart.studies.judge.tables import Table
+from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
 from headstart.studies.render import formats
 from headstart.studies.run import engine as study_engine
 from headstart.studies.run.engine import RunSummary
-from headstart.studies.run.executors import executor_of
+from headstart.studies.run.executors import build_executor
 from headstart.studies.run.expand import build, counts_overlap
 from headstart.studies.run.progress import ProgressReporter
+from headstart.studies.saved import upgrade
 
 DEFINITION, TABLES = "study.yaml", "tables"
-FORMS = {"md": formats.markdown, "csv": formats.as_csv, "tex": formats.latex}
+FORMATS = {"md": formats.markdown, "csv": formats.as_csv, "tex": formats.latex}
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a study file."""
-    return config.load(path, Study, overrides)
+    """Read a study file; keys renamed since then are translated in the copy that a study keeps in its output."""
+    path = config.find(path)
+    raw = config.parse(path)
+    if path.name == DEFINITION and (path.parent / CELLS).is_dir():
+        raw = upgrade(raw)
+    return config.fill(Study, config.apply_overrides(raw, overrides), where=str(path))
 
 
 @dataclass(frozen=True)
 class StudyState:
-    """What is known of a study as it stands; nothing is computed before it is asked."""
+    """The current state of a study; each part is computed when it is first read."""
 
     study: Study
 
     @cached_property
     def graph(self) -> Graph:
-        """Return the cells."""
+        """Return the graph of cells."""
         return build(self.study)
 
     @cached_property
     def results(self) -> Results:
-        """Return what the finished cells found."""
+        """Return the results of the finished cells, and the missing cells with their reasons."""
         folder = self.study.output / FAILURES
         failed = sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
         reasons = {name: study_engine.reason(self.study.output, name) or "unknown" for name in failed}
@@ -56,11 +62,11 @@ class StudyState:
 
     @cached_property
     def resamples(self) -> Resamples:
-        """Return the scores on resamples, computed once."""
+        """Return the scores on resampled test examples, which tables and verdicts share."""
         return Resamples()
 
     @cached_property
-    def scores(self) -> Table:
+    def scores(self) -> StudyTable:
         """Return the table of scores."""
         return tables.scores(self.study, self.results, self.resamples)
 
@@ -70,69 +76,68 @@ class StudyState:
         self.resamples.prepare(self.results)
         return verdicts.judge(self.study, self.results, self.resamples)
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[StudyTable]:
         """Return all tables."""
         return [
             self.scores,
             tables.costs(self.study, self.results),
             tables.claims(self.verdicts),
-            tables.holes(self.results),
+            tables.missing_cells(self.results),
         ]
 
 
 def run(study: Study, quiet: bool = False) -> RunSummary:
-    """Run the cells that are missing, write the tables, and return what became of the cells.
+    """Run the missing cells, write the tables, and return how many cells are finished.
 
-    A study that was stopped, or killed, goes on; one whose file was changed computes what the change concerns.
+    An interrupted study resumes. A study whose file was changed computes only the cells that the change affects.
     """
     graph = build(study)
     _require_inputs(graph)
     study.output.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(study.output)
-    artifact.write_whole(study.output / DEFINITION, config.to_yaml(study))
-    there = sum(is_finished(study.output, name) for name in graph.nodes)
-    budget = None if study.budget_hours is None else 3600 * study.budget_hours
-    with ProgressReporter(len(graph.nodes), there, quiet) as teller:
-        how = study.execution
-        executor = executor_of(how, study.output, todo=len(graph.nodes) - there)
-        tally = study_engine.run(
-            graph, study.output, executor, teller, threads=how.threads, retries=how.retries, budget_seconds=budget
-        )
-    standing = StudyState(study)
-    for table in standing.tables():
-        formats.write_all(table, study.output / TABLES)
-    del lock
-    return tally
+    with FolderLock(study.output):
+        artifact.write_whole(study.output / DEFINITION, config.to_yaml(study))
+        finished = sum(is_finished(study.output, name) for name in graph.nodes)
+        budget = None if study.budget_hours is None else 3600 * study.budget_hours
+        execution = study.execution
+        with ProgressReporter(len(graph.nodes), finished, quiet) as reporter:
+            executor = build_executor(execution, study.output, todo=len(graph.nodes) - finished)
+            outcome = study_engine.run(
+                graph, study.output, executor, reporter,
+                threads=execution.threads, retries=execution.retries, budget_seconds=budget,
+            )  # fmt: skip
+        for table in StudyState(study).tables():
+            formats.write_all(table, study.output / TABLES)
+    return outcome
 
 
 def _require_inputs(graph: Graph) -> None:
-    """Refuse before the first cell what would leave holes after the last."""
+    """Refuse to start if an input file does not exist, because its cells would fail later."""
     absent = graph.absent()
     if absent:
-        told = "; ".join(f"{path} (read by {count:,} cells)" for path, count in absent.most_common())
+        files = "; ".join(f"{path} (read by {count:,} cells)" for path, count in absent.most_common())
         raise DataError(
-            f"the study reads what is not there: {told}",
-            do="Put it there, set the variable that names it, or leave those cells out by `exclude`",
+            f"input files of the study do not exist: {files}",
+            do="Add them, set the variable that names their folder, or exclude those cells by `exclude`",
         )
 
 
-def summary(standing: StudyState, tally: RunSummary) -> list[str]:
-    """Say how the study ended: verdicts, and every hole, those of one cause together."""
-    study = standing.study
-    said = [f"{study.output}: {tally.finished:,} of {tally.total:,} cells"]
-    said += [verdict.sentence() for verdict in standing.verdicts]
+def summary(state: StudyState, outcome: RunSummary) -> list[str]:
+    """Return how a run ended: the verdicts and the missing cells, grouped by cause."""
+    study = state.study
+    lines = [f"{study.output}: {outcome.finished:,} of {outcome.total:,} cells"]
+    lines += [verdict.sentence() for verdict in state.verdicts]
     by_reason: dict[str, list[str]] = {}
-    for name, reason in tally.failed.items():
+    for name, reason in outcome.failed.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, (first, *others) in by_reason.items():
-        said.append(f"hole: {first}{f' and {len(others):,} more' if others else ''} failed: {reason}")
+        lines.append(f"missing: {first}{f' and {len(others):,} more' if others else ''} failed: {reason}")
     if study.overlap and not counts_overlap(study):
-        said.append("test items were not looked for in the corpus, which needs: pip install 'headstart[corpus]'")
-    for model in standing.graph.unsearched:
-        said.append(f"test items were not looked for in the corpus of {model}, which is not there")
-    if tally.skipped:
-        said.append(f"hole: {len(tally.skipped)} cells were not run, because one that they need failed")
-    if tally.unbegun:
+        lines.append("the corpus was not searched for test items, which needs: " + install_command("corpus"))
+    for model in state.graph.unsearched:
+        lines.append(f"the corpus of {model} was not searched for test items: its files are missing")
+    if outcome.skipped:
+        lines.append(f"missing: {len(outcome.skipped)} cells were skipped, because a cell that they need failed")
+    if outcome.not_started:
         hours = f"{study.budget_hours:g} h" if study.budget_hours else ""
-        said.append(f"hole: {len(tally.unbegun)} cells were not begun: the budget of {hours} is spent")
-    return said
+        lines.append(f"missing: {len(outcome.not_started)} cells did not start: the budget of {hours} is used up")
+    return lines

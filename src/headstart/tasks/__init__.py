@@ -1,1 +1,1 @@
-"""Kinds of labelled problems, one file each, and how labelled rows and checkpoints are read."""
+"""Task kinds, one file each, and the readers of labeled rows and checkpoints."""

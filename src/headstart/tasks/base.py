@@ -1,4 +1,4 @@
-"""What tasks have in common: padding and stacking, running a model, and gathering the pieces of an example."""
+"""Shared parts of the tasks: padding and stacking, running a model, grouping the features of an example."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Padding:
-    """How the values of one key are brought to one shape: what fills the gaps, and on which side they are."""
+    """How the values of one feature key are padded to a common shape."""
 
     fill: int | float | None = None
-    """None is the tokenizer's padding token."""
+    """The padding value; None is the tokenizer's padding token."""
     side: Literal["right", "left"] = "right"
     mask: str | None = None
-    """Under this name the batch tells tokens (1) from padding (0)."""
+    """If set, the batch gets a mask of this name: 1 for values, 0 for padding."""
 
 
 class BaseTask:
-    """The answers of a task that reads `input_ids` and predicts by one forward pass; each may be given anew."""
+    """Defaults for a task that reads `input_ids` and predicts in one forward pass; subclasses override them."""
 
     pipeline: ClassVar[str | None] = None
     usage: ClassVar[str | None] = None
     learns: ClassVar[bool] = True
     head: ClassVar[str] = ""
-    """The class of transformers that holds the head, where it is the same in all families."""
+    """The transformers auto class of the head, if it is the same for all families."""
     paddings: ClassVar[Mapping[str, Padding]] = {
         "input_ids": Padding(mask="attention_mask"),
         "token_type_ids": Padding(0),
         "labels": Padding(-100),
     }
-    """What goes into a batch; other keys of a feature are notes for `decode`."""
+    """The feature keys that go into a batch; `decode` reads the others."""
 
     def __init__(self, config: Any) -> None:
-        """Remember the section of the recipe; the label set comes with `fit_labels`."""
+        """Store the config; `fit_labels` sets the label set."""
         self.config = config
         self.labels: list[Any] = []
 
     def auto_class(self, family: str) -> str:
-        """Name the class of transformers that holds the head."""
+        """Return the transformers auto class of the head."""
         return self.head
 
     def state(self) -> dict[str, Any]:
@@ -56,41 +56,41 @@ class BaseTask:
         return {"labels": self.labels}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take the label set back."""
+        """Restore the label set."""
         self.labels = list(state["labels"])
 
     def show(self, train: Examples, seed: int) -> None:
-        """Leave the rows alone: what they teach is in the weights."""
+        """Do nothing: predictions do not depend on the training rows."""
 
     def head_settings(self) -> dict[str, Any]:
-        """Return nothing: the head is the checkpoint's own."""
+        """Return no settings: the checkpoint's own head is used."""
         return {}
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Leave the head as it is."""
+        """Leave the head unchanged."""
 
     def length(self, feature: Feature) -> int:
-        """Return the number of tokens, of the longest text where there are several side by side."""
+        """Return the number of tokens, or that of the longest text if the feature holds several."""
         ids = feature["input_ids"]
         return max(map(len, ids)) if isinstance(ids[0], list) else len(ids)
 
-    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
-        """Pad the keys that `paddings` names to their longest and stack them."""
+    def collate(self, features: Sequence[Feature], spec: InputSpec) -> Batch:
+        """Pad the keys in `paddings` to the longest value and stack them."""
         batch: dict[str, torch.Tensor] = {}
-        for key, how in self.paddings.items():
+        for key, padding in self.paddings.items():
             if key in features[0]:
                 values = [feature[key] for feature in features]
-                batch[key] = stack(values, reading.pad if how.fill is None else how.fill, how.side)
-                if how.mask is not None:
-                    batch[how.mask] = stack([_ones(value) for value in values], 0, how.side)
+                batch[key] = stack(values, spec.pad if padding.fill is None else padding.fill, padding.side)
+                if padding.mask is not None:
+                    batch[padding.mask] = stack([_ones(value) for value in values], 0, padding.side)
         return batch
 
     def notes(self, features: Sequence[Feature]) -> list[str]:
-        """Say nothing."""
+        """Return no notes."""
         return []
 
     def weight(self, batch: Batch) -> float:
-        """Return the number of labels, those that are not predicted (-100) left out."""
+        """Return the number of labels, without ignored ones (-100)."""
         labels = batch["labels"]
         return float(labels.numel() if labels.is_floating_point() else (labels != -100).sum())
 
@@ -99,7 +99,7 @@ class BaseTask:
         return batch["input_ids"].numel()
 
     def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Run the model on what it reads of a batch."""
+        """Run the model on the batch and return its logits in float32."""
         output: torch.Tensor = model(**{name: batch[name] for name in MODEL_INPUTS if name in batch}).logits.float()
         return output
 
@@ -107,31 +107,31 @@ class BaseTask:
         """Return the logits of each feature."""
         return list(self.logits(model, batch).detach().cpu().numpy())
 
-    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
-        """Write the model as transformers does, or as peft does where it is an adapter."""
+    def save(self, model: PreTrainedModel, spec: InputSpec, folder: Path) -> None:
+        """Save the model with `save_pretrained`: all weights, or the adapter alone for a peft model."""
         model.save_pretrained(str(folder))
 
 
 def stack(values: Sequence[Any], fill: float, side: Literal["right", "left"] = "right") -> torch.Tensor:
-    """Stack numbers, or lists of them nested to any depth, into one tensor; shorter lists are padded at `side`."""
+    """Stack numbers, or nested lists of numbers, into one tensor; shorter lists are padded on `side`."""
     shape = [len(values)]
     level: list[Any] = list(values)
     while level and isinstance(level[0], list | tuple):
         shape.append(max(map(len, level)))
         level = [item for items in level for item in items]
-    kind = np.float32 if isinstance(fill, float) or any(isinstance(value, float) for value in level) else np.int64
-    array = np.full(shape, fill, dtype=kind)
-    _place(array, values, side)
+    is_float = isinstance(fill, float) or any(isinstance(value, float) for value in level)
+    array = np.full(shape, fill, dtype=np.float32 if is_float else np.int64)
+    _fill(array, values, side)
     return torch.from_numpy(array)
 
 
 def label_set(labels: Iterable[Any]) -> list[Any]:
-    """Return the different labels in an order that does not depend on that of the rows."""
+    """Return the distinct labels in an order that does not depend on the order of the rows."""
     return sorted(set(labels), key=lambda value: (str(type(value)), value))
 
 
 def named_labels(labels: Sequence[Any]) -> dict[str, Any]:
-    """Return what a config says of a head with one output for each label."""
+    """Return the config settings of a head with one output per label."""
     names = [str(label) for label in labels]
     return {
         "num_labels": len(names),
@@ -141,14 +141,15 @@ def named_labels(labels: Sequence[Any]) -> dict[str, Any]:
 
 
 def by_example(outputs: Sequence[Any], features: Sequence[Feature]) -> Iterator[list[tuple[Any, Feature]]]:
-    """Yield for each example its features with their outputs."""
-    gathered: dict[int, list[tuple[Any, Feature]]] = {}
-    for place, (output, feature) in enumerate(zip(outputs, features, strict=True)):
-        gathered.setdefault(feature.get("example", place), []).append((output, feature))
-    yield from (gathered[example] for example in range(len(gathered)))
+    """Yield for each example its features, each with its output."""
+    grouped: dict[int, list[tuple[Any, Feature]]] = {}
+    for i, (output, feature) in enumerate(zip(outputs, features, strict=True)):
+        grouped.setdefault(feature.get("example", i), []).append((output, feature))
+    yield from (grouped[example] for example in range(len(grouped)))
 
 
-def _place(array: np.ndarray[Any, Any], values: Any, side: str) -> None:
+def _fill(array: np.ndarray[Any, Any], values: Any, side: str) -> None:
+    """Copy nested values into an array of their padded shape."""
     if array.ndim == 1:
         if len(values):
             array[: len(values)] = values
@@ -156,8 +157,9 @@ def _place(array: np.ndarray[Any, Any], values: Any, side: str) -> None:
     for row, value in zip(array, values, strict=False):
         if row.ndim == 1 and side == "left":
             row = row[row.shape[0] - len(value) :]
-        _place(row, value, side)
+        _fill(row, value, side)
 
 
 def _ones(value: Any) -> Any:
+    """Return nested lists of ones in the shape of a value."""
     return [_ones(item) for item in value] if isinstance(value, list | tuple) else 1

@@ -1,4 +1,4 @@
-"""Sentence embeddings: texts whose vectors are near each other mean the like."""
+"""Sentence embeddings: texts with similar meanings get similar vectors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headstart.tasks.labelled import LABEL, NUMBER, TEXT
 from headstart.tasks.sentence_vectors import STATIC
 
 _RANKED = 10
-"""Places of a ranking that are kept: as many as the metrics look at."""
-_QUESTIONS_TOGETHER = 1024
+"""Ranks that are kept: as many as the metrics use."""
+_QUERIES_PER_CHUNK = 1024
 _HEAD = "softmax_head"
 
 
 class Embed(BaseTask):
-    """Sentence vectors, trained by scored pairs, triplets, pairs or labelled pairs; judged by cosine."""
+    """Sentence embeddings, trained on scored pairs, triplets, pairs or labeled pairs; compared by cosine."""
 
     paper: ClassVar[str] = (
         "Reimers & Gurevych 2019, Sentence-BERT; ranking: Henderson et al. 2017; softmax: Conneau et al. 2017"
@@ -45,45 +45,59 @@ class Embed(BaseTask):
     }
 
     class Config(Section):
-        """What a training row teaches, what a test row asks, and how token states become one vector."""
+        """The training loss and its columns, the evaluation and its columns, and the pooling."""
 
         kind: Literal["embed"] = "embed"
         loss: Literal["cosine", "triplet", "ranking", "softmax"] = Field(
             "cosine",
-            description="cosine: pairs with a score; triplet: anchor, positive, negative; ranking: a pair against all "
-            "others of a forward pass (training.micro_batch_size), a third text being one more wrong answer; "
-            "softmax: pairs with a label, as of NLI",
+            description="cosine: pairs with a score; triplet: anchor, positive, negative; ranking: pairs, with the "
+            "other pairs of the forward pass (training.micro_batch_size) as negatives, and an optional third text as a "
+            "hard negative; softmax: pairs with a label, such as NLI",
         )
-        texts: list[str] = Field(["sentence1", "sentence2"], min_length=2, max_length=3, description="training columns")
-        label: str = Field("score", description="training column with the score or label; triplet and ranking use none")
+        texts: list[str] = Field(
+            ["sentence1", "sentence2"], min_length=2, max_length=3, description="the text columns of the training rows"
+        )
+        label: str = Field(
+            "score", description="the training column with the score or label; unused by triplet and ranking"
+        )
         test: Literal["similarity", "retrieval"] = Field(
-            "similarity", description="of other rows: how alike are the two texts, or which second text is the first's?"
+            "similarity",
+            description="evaluation on validation and test rows. similarity: score the two texts of each row; "
+            "retrieval: find each row's second text among those of all rows",
         )
         test_texts: list[str] | None = Field(
-            None, min_length=2, max_length=2, description="their columns; the first two of `texts` by default"
+            None,
+            min_length=2,
+            max_length=2,
+            description="the text columns of validation and test rows; default: the first two of `texts`",
         )
         test_label: str | None = Field(
             None,
-            description="their score, `label` by default; for retrieval the second text's id, else the text itself",
+            description="the column with the score of validation and test rows, default `label`; for retrieval, the "
+            "column with the id of the second text, default the text itself",
         )
         pooling: Literal["mean", "cls", "lasttoken", "max", "static"] = Field(
-            "mean", description="static: the average of the network's token vectors without their context"
+            "mean", description="how token states become one vector; static: the mean of the input embeddings"
         )
-        margin: float = Field(1.0, gt=0, description="of triplets, in Euclidean distance; Sentence-BERT used 1")
-        scale: float = Field(20.0, gt=0, description="of cosines under ranking: one over the temperature")
+        margin: float = Field(
+            1.0, gt=0, description="for triplet: the margin in Euclidean distance; Sentence-BERT used 1"
+        )
+        scale: float = Field(
+            20.0, gt=0, description="for ranking: the factor of the cosines, the inverse of the temperature"
+        )
 
         @model_validator(mode="after")
         def _texts_fit(self) -> Embed.Config:
-            wanted = {"cosine": (2,), "softmax": (2,), "triplet": (3,), "ranking": (2, 3)}[self.loss]
-            if len(self.texts) not in wanted:
+            expected = {"cosine": (2,), "softmax": (2,), "triplet": (3,), "ranking": (2, 3)}[self.loss]
+            if len(self.texts) not in expected:
                 raise ValueError(
-                    f"loss {self.loss} reads {' or '.join(map(str, wanted))} texts of a row, and texts names "
-                    f"{len(self.texts)}: {', '.join(self.texts)}. Name as many columns, or choose another loss."
+                    f"loss {self.loss} needs {' or '.join(map(str, expected))} text columns, but texts has "
+                    f"{len(self.texts)}: {', '.join(self.texts)}. Change texts, or choose another loss."
                 )
             return self
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the training texts and what is said of them, or the two texts of other rows and their gold value."""
+        """Return the text columns and the gold column of a split."""
         if split == "train":
             gold = {"cosine": NUMBER, "softmax": LABEL}.get(self.config.loss)
             texts = [InputColumn(name, TEXT, "task.texts") for name in self.config.texts]
@@ -102,44 +116,44 @@ class Embed(BaseTask):
         return [first, second, InputColumn(self.config.test_label, LABEL, setting, is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn the range of the scores, or the labels."""
+        """Collect the range of the scores, or the label set."""
         self.low, self.high = 0.0, 1.0
         if self.config.loss == "cosine":
             self.low, self.high = float(min(train.labels)), float(max(train.labels))
         self.labels = label_set(train.labels) if self.config.loss == "softmax" else []
         if self.low == self.high or len(self.labels) == 1:
             raise DataError(
-                f"{train.source} has the single {self.config.label} {train.labels[0]!r} in its {len(train)} rows",
-                allowed="Pairs that teach something differ in it",
+                f"all {len(train)} rows of {train.source} have the same {self.config.label}: {train.labels[0]!r}",
+                allowed="Training needs rows with different values",
                 do="Check task.label, or choose another task.loss",
             )
 
     def state(self) -> dict[str, Any]:
-        """Return the labels and the range of the scores."""
+        """Return the label set and the range of the scores."""
         return {"labels": self.labels, "low": self.low, "high": self.high}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore the label set and the range of the scores."""
         self.labels, self.low, self.high = list(state["labels"]), state["low"], state["high"]
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Tokenise the texts apart: side by side for training, each by itself otherwise, a repeated document once."""
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Tokenize the texts: one feature per training row, else one per text (a repeated retrieval document once)."""
         if training:
-            return self._training(examples, reading)
+            return self._training(examples, spec)
         first, second = self._test_texts
         texts = [examples.columns[first], examples.columns.get(second, examples.labels)]
-        ids = [self._tokens(column, reading) for column in texts]
+        ids = [self._tokens(column, spec) for column in texts]
         features: list[Feature] = []
-        known: set[Any] = set()
+        seen: set[Any] = set()
         for row, key in enumerate(examples.labels):
             features.append({"input_ids": [ids[0][row]], "example": row, "key": None})
-            if self.config.test == "similarity" or key not in known:
+            if self.config.test == "similarity" or key not in seen:
                 features.append({"input_ids": [ids[1][row]], "example": row, "key": key})
-            known.add(key)
+            seen.add(key)
         return features
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Give the model the head of the softmax loss, which serves training alone, if anything is trained."""
+        """Add the head of the softmax loss, if the model has trainable parameters; it is used in training only."""
         learns = any(parameter.requires_grad for parameter in model.parameters())
         if self.config.loss == "softmax" and learns and not hasattr(model, _HEAD):
             embeddings: Any = model.get_input_embeddings()
@@ -148,7 +162,7 @@ class Embed(BaseTask):
             model.add_module(_HEAD, torch.nn.Linear(3 * width, len(self.labels)))
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the rows; under ranking it depends on what else is in the batch."""
+        """Return the loss summed over the rows; for ranking, it depends on the other rows of the batch."""
         vectors = self.vectors(model, batch).unbind(1)
         match self.config.loss:
             case "cosine":
@@ -166,7 +180,7 @@ class Embed(BaseTask):
         return float(len(batch["input_ids"]))
 
     def vectors(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the vector of every text, of shape (rows, texts, width)."""
+        """Return the vector of every text, shape (rows, texts, width)."""
         ids, mask = (batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask"))
         if self.config.pooling == STATIC:
             states = model.get_input_embeddings()(ids)
@@ -176,13 +190,13 @@ class Embed(BaseTask):
         return pooled.unflatten(0, batch["input_ids"].shape[:2])
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
-        """Return the vector of each text."""
+        """Return the vector of each feature's first text."""
         return list(self.vectors(model, batch)[:, 0].detach().cpu().numpy())
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Turn vectors into the cosine of each pair, or into a ranking of all second texts for each first."""
-        lengths = [np.linalg.norm(vector) for vector in outputs]
-        scaled = [vector / max(length, 1e-12) for vector, length in zip(outputs, lengths, strict=True)]
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Convert vectors to the cosine of each pair, or to a ranking of all second texts for each first text."""
+        norms = [np.linalg.norm(vector) for vector in outputs]
+        scaled = [vector / max(norm, 1e-12) for vector, norm in zip(outputs, norms, strict=True)]
         is_first = [feature["key"] is None for feature in features]
         firsts = np.stack([vector for vector, first in zip(scaled, is_first, strict=True) if first])
         seconds = np.stack([vector for vector, first in zip(scaled, is_first, strict=True) if not first])
@@ -190,26 +204,26 @@ class Embed(BaseTask):
             return [float(cosine) for cosine in (firsts * seconds).sum(axis=1)]
         keys = [feature["key"] for feature in features if feature["key"] is not None]
         rankings: list[Any] = []
-        for start in range(0, len(firsts), _QUESTIONS_TOGETHER):
-            best = _best(firsts[start : start + _QUESTIONS_TOGETHER] @ seconds.T)
-            rankings += [[keys[place] for place in row] for row in best]
+        for start in range(0, len(firsts), _QUERIES_PER_CHUNK):
+            best = _best(firsts[start : start + _QUERIES_PER_CHUNK] @ seconds.T)
+            rankings += [[keys[i] for i in row] for row in best]
         return rankings
 
     def metrics(self) -> tuple[str, ...]:
-        """Name the correlations with the scores, or what tells a ranking's worth."""
+        """Return the correlation metrics for similarity, or the ranking metrics for retrieval."""
         return ("spearman", "pearson") if self.config.test == "similarity" else ("ndcg_at_10", "mrr_at_10")
 
-    def save(self, model: PreTrainedModel, reading: InputSpec, folder: Path) -> None:
-        """Write the weights, without a head that served training alone, as a folder of sentence-transformers."""
+    def save(self, model: PreTrainedModel, spec: InputSpec, folder: Path) -> None:
+        """Save the model, without the training head, as a sentence-transformers folder."""
         if hasattr(model, _HEAD):
             delattr(model, _HEAD)
-        super().save(model, reading, folder)
-        sentence_vectors.write_modules(model, reading, self.config.pooling, folder)
+        super().save(model, spec, folder)
+        sentence_vectors.write_modules(model, spec, self.config.pooling, folder)
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Put beside each text its words backwards, its first half, or another text, in turn; the last is another."""
+        """Pair each text in turn with its reversed words, its first half or another text; a third is another text."""
         others = [*texts[1:], texts[0]]
-        kinds = [place % 3 for place in range(len(texts))]
+        kinds = [i % 3 for i in range(len(texts))]
         seconds = [
             (" ".join(reversed(text.split())), text[: len(text) // 2], other)[kind]
             for text, other, kind in zip(texts, others, kinds, strict=True)
@@ -223,12 +237,13 @@ class Embed(BaseTask):
 
     @property
     def _test_texts(self) -> list[str]:
-        found: list[str] = self.config.test_texts or self.config.texts[:2]
-        return found
+        columns: list[str] = self.config.test_texts or self.config.texts[:2]
+        return columns
 
-    def _training(self, examples: Examples, reading: InputSpec) -> list[Feature]:
+    def _training(self, examples: Examples, spec: InputSpec) -> list[Feature]:
+        """Return one feature per training row: the ids of its texts, and what the loss needs."""
         columns = [examples.columns[name] for name in self.config.texts]
-        ids = [self._tokens(column, reading) for column in columns]
+        ids = [self._tokens(column, spec) for column in columns]
         features: list[Feature] = [{"input_ids": list(row)} for row in zip(*ids, strict=True)]
         numbers: dict[str, int] = {}
         for row, feature in enumerate(features):
@@ -241,18 +256,18 @@ class Embed(BaseTask):
                     feature["numbers"] = [numbers.setdefault(column[row], len(numbers)) for column in columns]
         return features
 
-    def _tokens(self, texts: Sequence[str], reading: InputSpec) -> list[list[int]]:
-        """Return the token ids of each text, at least one; special tokens have no part in a static average."""
+    def _tokens(self, texts: Sequence[str], spec: InputSpec) -> list[list[int]]:
+        """Return the token ids of each text, at least one; static pooling uses no special tokens."""
         special = self.config.pooling != STATIC
-        found = reading.tokenizer(
-            list(texts), truncation=True, max_length=reading.max_length, add_special_tokens=special,
+        encoded = spec.tokenizer(
+            list(texts), truncation=True, max_length=spec.max_length, add_special_tokens=special,
             return_attention_mask=False,
         )["input_ids"]  # fmt: skip
-        return [ids or [reading.pad] for ids in found]
+        return [ids or [spec.pad] for ids in encoded]
 
 
 def _best(scores: np.ndarray[Any, Any]) -> Ints:
-    """Return the places of the highest scores of each row, the highest first; of equal ones the first in order."""
+    """Return the columns of the highest scores of each row, the highest first; ties keep their order."""
     count = min(_RANKED, scores.shape[1])
     order: Ints = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     return order

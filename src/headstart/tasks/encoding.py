@@ -1,4 +1,4 @@
-"""Texts as token ids, such as the heads of every family can pool."""
+"""Tokenization of texts and pairs for classification heads of every family."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from headstart.core.data import Feature, InputSpec
 
 
-def encode_texts(texts: Sequence[Sequence[str]], reading: InputSpec) -> list[Feature]:
-    """Tokenise a column of texts, or two as pairs, cut to max_length from the longer side.
+def encode_texts(texts: Sequence[Sequence[str]], spec: InputSpec) -> list[Feature]:
+    """Tokenize a column of texts, or two columns as pairs, truncated to max_length (the longer text first).
 
-    Encoders pool their first token, or all; a decoder's head reads the last one, so there must be one even of an empty
-    text. The heads of encoder-decoders read the end-of-text token, and want as many of them in every text: one is added
-    where the tokenizer gives none, and one that the text itself spells is left out.
+    A decoder's head reads the last token, so even an empty text gets one token. The heads of encoder-decoders read the
+    end-of-text token and need the same number of them in every text: one is added if the tokenizer adds none, and
+    those that the text itself contains are removed.
     """
-    tokenizer, ends = reading.tokenizer, reading.family == "encoder-decoder"
+    tokenizer, needs_end = spec.tokenizer, spec.family == "encoder-decoder"
     encoded = tokenizer(
-        *map(list, texts), truncation=True, max_length=reading.max_length, return_attention_mask=False,
-        return_special_tokens_mask=ends,
+        *map(list, texts), truncation=True, max_length=spec.max_length, return_attention_mask=False,
+        return_special_tokens_mask=needs_end,
     )  # fmt: skip
-    keys = [key for key in ("input_ids", "token_type_ids") if key in encoded and not (ends and key != "input_ids")]
+    keys = ["input_ids"] if needs_end else [key for key in ("input_ids", "token_type_ids") if key in encoded]
     features: list[Feature] = [{key: encoded[key][row] for key in keys} for row in range(len(texts[0]))]
     end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     for row, feature in enumerate(features):
         ids = feature["input_ids"]
-        if ends:
-            marks = encoded["special_tokens_mask"][row]
-            ids = [token for token, mark in zip(ids, marks, strict=True) if mark or token != end]
-            feature["input_ids"] = ids if end in ids else [*ids[: reading.max_length - 1], end]
+        if needs_end:
+            special = encoded["special_tokens_mask"][row]
+            ids = [token for token, is_special in zip(ids, special, strict=True) if is_special or token != end]
+            feature["input_ids"] = ids if end in ids else [*ids[: spec.max_length - 1], end]
         elif not ids:
-            feature["input_ids"] = [reading.pad if end is None else end]
+            feature["input_ids"] = [spec.pad if end is None else end]
     return features

@@ -1,4 +1,4 @@
-"""The special tokens around a text."""
+"""The special tokens that a tokenizer adds around a text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headstart.core.data import InputSpec
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return the special tokens that a tokenizer puts before and after a text."""
-    bare, framed = (list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (False, True))
-    start = next(place for place in range(len(framed)) if framed[place : place + len(bare)] == bare)
-    return framed[:start], framed[start + len(bare) :]
+    """Return the special tokens that a tokenizer adds before and after a text."""
+    plain, framed = (list(tokenizer("a", add_special_tokens=special)["input_ids"]) for special in (False, True))
+    start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
+    return framed[:start], framed[start + len(plain) :]
 
 
-def beginning(reading: InputSpec) -> int:
-    """Return the token after which a text begins where the tokenizer puts none."""
-    known = (reading.tokenizer.bos_token_id, reading.tokenizer.eos_token_id, reading.pad)
-    return next(token for token in known if token is not None)
+def start_token(spec: InputSpec) -> int:
+    """Return the token to start a text with if the tokenizer adds none: BOS, EOS or padding, the first that exists."""
+    candidates = (spec.tokenizer.bos_token_id, spec.tokenizer.eos_token_id, spec.pad)
+    return next(token for token in candidates if token is not None)

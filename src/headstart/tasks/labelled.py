@@ -1,7 +1,7 @@
-"""Labelled rows from Parquet, CSV or JSON lines, by the columns that a task names.
+"""Labeled rows from Parquet, CSV, TSV or JSON Lines files.
 
-pyarrow reads them directly: the loader of `datasets` would first copy every file into a cache in the home
-folder, and its errors do not name the row at fault.
+pyarrow reads them directly: the loader of `datasets` would first copy every file to a cache in the home folder, and
+its errors do not name the faulty row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _
 NUMBER = ColumnKind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
 
 _LONGEST_ROW = 1 << 26
-"""In bytes: pyarrow reads a row only if it fits into one block."""
+"""In bytes: pyarrow reads a row only if it fits in one block."""
 
 
 def _csv(path: str, text: Sequence[str], **form: Any) -> pa.Table:
@@ -57,7 +57,7 @@ def _json(path: str, _: Sequence[str]) -> pa.Table:
 _READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
     ".parquet": lambda path, _: pa.parquet.read_table(path),
     ".csv": lambda path, text: _csv(path, text, newlines_in_values=True),
-    # Tab-separated values know no quotes: a lone " must not swallow the rows up to the next one.
+    # TSV has no quoting: a single " must not swallow the rows up to the next one.
     ".tsv": lambda path, text: _csv(path, text, delimiter="\t", quote_char=False),
     ".jsonl": _json,
     ".json": _json,
@@ -65,64 +65,67 @@ _READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
 
 
 def read(path: str | Path, columns: Sequence[InputColumn]) -> Examples:
-    """Read the columns that a task names; every value must be there and of the column's kind."""
+    """Read the columns that a task needs; every row must have a value of the column's kind."""
     path = Path(path)
     if not path.is_file():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(
             f"there is no file {path}{registry.suggest(path.name, siblings)}",
-            do="Check the path; relative ones start at the working directory",
+            do="Check the path; relative paths start at the working directory",
         )
     if path.suffix.lower() not in _READERS:
         raise DataError(
             f"{path} ends in {path.suffix!r}",
-            allowed=f"Labelled data is read from {', '.join(_READERS)}",
+            allowed=f"Labeled data is read from {', '.join(_READERS)} files",
             do="Rename or convert the file",
         )
     try:
         texts = [column.name for column in columns if column.kind.is_text]
         table = _READERS[path.suffix.lower()](str(path), texts)
         values = {column.name: _values(path, table, column, columns) for column in columns}
-    # Names and texts of a table are decoded when they are asked for.
+    # pyarrow decodes names and texts lazily, so decoding errors may come after the read.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Mend or convert the file"
+            f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Repair or convert the file"
         ) from error
     if not table.num_rows:
-        raise DataError(f"{path} has no rows", do="Give a file with at least one labelled row")
+        raise DataError(f"{path} has no rows", do="Use a file with at least one labeled row")
     gold = next((column.name for column in columns if column.is_gold), None)
     labels = [None] * table.num_rows if gold is None else values[gold]
     return Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
 
 
-def choose(examples: Examples, count: int | None, seed: int, purpose: str) -> Examples:
-    """Take `count` rows at random, as a pure function of the seed; None or too large a count takes them all."""
+def sample_rows(examples: Examples, count: int | None, seed: int, purpose: str) -> Examples:
+    """Return `count` random rows, a pure function of the seed and the purpose; all rows if `count` is None or larger.
+
+    For the same seed, a larger count contains the rows of a smaller one.
+    """
     if count is None or count >= len(examples):
         return examples
     return examples.take(permute(np.arange(count), len(examples), seed, 0, purpose).tolist())
 
 
-def some(examples: Examples, count: int | None) -> Examples:
-    """Take `count` rows of a test set, the same ones whatever the run's seed, in their order; None takes them all."""
+def fixed_subset(examples: Examples, count: int | None) -> Examples:
+    """Return `count` random rows of a test set in their order, the same for every seed; None returns all rows."""
     if count is None or count >= len(examples):
         return examples
     return examples.take(sorted(permute(np.arange(count), len(examples), 0, 0, "test").tolist()))
 
 
 def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Split `count` rows off for validation, the same ones whatever the run's seed; returns (rest, split-off)."""
+    """Split off `count` random rows for validation, the same for every seed; returns (rest, validation)."""
     if not 0 < count < len(examples):
         raise DataError(
-            f"data.validation asks for {count} rows of {examples.source}, which has {len(examples)}",
-            allowed="One or more can be taken out, and one or more must be left to train on",
-            do="Ask for another number, or name a file",
+            f"data.validation is {count}, but {examples.source} has {len(examples)} rows",
+            allowed="At least one row must be split off, and at least one must remain for training",
+            do="Change data.validation, or set it to a file",
         )
     order = permute(np.arange(len(examples)), len(examples), 0, 0, "validation").tolist()
     return examples.take(sorted(order[count:])), examples.take(sorted(order[:count]))
 
 
 def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[InputColumn]) -> list[Any]:
-    """Return a column's values, or say which row lacks one or holds one of another kind."""
+    """Return a column's values; raises with the row number if a value is missing or of another kind."""
     if column.name not in table.column_names:
         settings = dict.fromkeys(column.setting for column in columns)
         raise DataError(
@@ -134,19 +137,19 @@ def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[
         raise DataError(f"{path} has several columns {column.name!r}", do="Rename all but one")
     values: list[Any] = table.column(column.name).to_pylist()
     for row, value in enumerate(values):
-        # Of labels, a blank and what is no number are gaps too.
-        is_gap = value is None or (not column.kind.is_text and (value == "" or value != value))
-        if is_gap or not column.kind.fits(value):
-            found = "nothing" if is_gap else f"a {type(value).__name__}, {shortened(value)}"
+        # An empty or NaN label counts as missing too.
+        is_missing = value is None or (not column.kind.is_text and (value == "" or value != value))
+        if is_missing or not column.kind.fits(value):
+            problem = "is empty" if is_missing else f"is a {type(value).__name__}: {shortened(value)}"
             raise DataError(
-                f"{path}, row {row + 1}, column {column.name!r} holds {found}",
+                f"{path}, row {row + 1}, column {column.name!r} {problem}",
                 allowed=f"Every row needs {column.kind.needs}",
-                do="Fill or drop that row",
+                do="Fill in or remove that row",
             )
     return values
 
 
 def shortened(value: Any) -> str:
-    """Return a value as an error may show it."""
+    """Return the repr of a value, cut to 80 characters for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"

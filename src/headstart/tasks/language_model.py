@@ -1,9 +1,8 @@
-"""Language modelling on texts of one's own: how well a model foresees them, and adapting it to them.
+"""Language modeling on your own texts: measure how well a model predicts them, or adapt it to them.
 
-Three families, three ways to ask. A decoder predicts each token from those before it. An encoder-decoder reads one
-stretch of a text and writes the next, so that here, too, the chain rule makes a likelihood of it. An encoder predicts
-hidden tokens from both sides, which gives a pseudo-likelihood: it compares encoders with each other, and with nothing
-else.
+The likelihood of a text depends on the family. A decoder predicts each token from those before it. An encoder-decoder
+reads one window of a text and generates the next, so the chain rule gives a likelihood too. An encoder predicts masked
+tokens from both sides, which gives a pseudo-likelihood: compare it only with that of other encoders.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import RecipeError
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, by_example
-from headstart.tasks.framing import beginning, frame
+from headstart.tasks.framing import frame, start_token
 from headstart.tasks.labelled import TEXT
 
 _CLASSES = {
@@ -29,12 +28,12 @@ _CLASSES = {
     "decoder": "AutoModelForCausalLM",
     "encoder-decoder": "AutoModelForSeq2SeqLM",
 }
-_LOGITS_TOGETHER = 1 << 26
-"""Numbers of a forward pass without gradients: 256 MB in 32 bits."""
+_MAX_LOGITS = 1 << 26
+"""Logits per forward pass without gradients: 256 MB in float32."""
 
 
 class LanguageModel(BaseTask):
-    """Predict texts themselves: perplexity and bits per byte, of a model as it is or adapted to such texts."""
+    """Language modeling: perplexity and bits per byte of texts, with or without training on such texts."""
 
     paper: ClassVar[str] = (
         "Shannon 1951; Howard & Ruder 2018, ULMFiT; encoders: Salazar et al. 2020; encoder-decoders: Lester et al. 2021"
@@ -42,48 +41,52 @@ class LanguageModel(BaseTask):
     families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
 
     class Config(Section):
-        """Which column holds the texts, and how long ones are read."""
+        """The column of the texts, and how long texts are split into windows."""
 
         kind: Literal["language_model"] = "language_model"
         document: str = Field("text", description="the column with the texts")
         overlap: int = Field(
             0,
             ge=0,
-            description="tokens of a long text that a window reads once more, for context; not an encoder-decoder",
+            description="tokens of context that a window repeats from the one before; encoder-decoders ignore it",
         )
         passes: int = Field(
             8,
             ge=0,
-            description="an encoder reads a text so often, every n-th token hidden (8: an eighth, near the 15 % of its "
-            "training); 0: once for each token, the exact pseudo-likelihood, at that price",
+            description="passes of an encoder over a text, each masking every n-th token (8 masks an eighth, near the "
+            "15 % of pre-training); 0: one pass per token, the exact pseudo-likelihood, which costs the most",
         )
 
     def auto_class(self, family: str) -> str:
-        """Name the class with the head of pre-training."""
+        """Return the auto class with the pre-training head."""
         return _CLASSES[family]
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the texts; they are what is predicted, and there is no other gold value."""
+        """Return the text column; there is no gold column."""
         return [InputColumn(self.config.document, TEXT, "task.document")]
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn nothing: the vocabulary is the tokenizer's."""
+        """Do nothing: there is no label set."""
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Cut texts into windows; `labels` holds the tokens that each predicts, and every token is predicted once."""
-        opens, closes = frame(reading.tokenizer)
-        cut = {"encoder": self._hidden, "decoder": self._continued, "encoder-decoder": self._written}[reading.family]
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Split texts into windows; `labels` holds the tokens to predict, each token of a text once."""
+        prefix, suffix = frame(spec.tokenizer)
+        split = {
+            "encoder": self._masked_windows,
+            "decoder": self._causal_windows,
+            "encoder-decoder": self._seq2seq_windows,
+        }[spec.family]
         texts = list(examples.columns[self.config.document])
-        encoded = reading.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        encoded = spec.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         features: list[Feature] = []
         for row, (text, ids) in enumerate(zip(texts, encoded["input_ids"], strict=True)):
-            pieces = list(cut(list(ids), reading, opens, closes))
+            windows = list(split(list(ids), spec, prefix, suffix))
             size = len(text.encode())
-            features += [{**piece, "example": row, "bytes": 0 if place else size} for place, piece in enumerate(pieces)]
+            features += [{**window, "example": row, "bytes": 0 if i else size} for i, window in enumerate(windows)]
         return features
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read; those that an encoder-decoder writes have a key of their own."""
+        """Return the number of tokens read, including those that an encoder-decoder's decoder reads."""
         same = batch["labels"].shape == batch["input_ids"].shape
         return batch["input_ids"].numel() + (0 if same else batch["labels"].numel())
 
@@ -92,79 +95,83 @@ class LanguageModel(BaseTask):
         return self._nats(model, batch).sum()
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
-        """Return the nats of each window, some of which are run at a time, since logits are large."""
+        """Return the nats of each window, computed in chunks that bound the memory of the logits."""
         rows, width = batch["labels"].shape
-        together = max(1, _LOGITS_TOGETHER // max(1, width * model.config.vocab_size))
-        parts = [{name: t[start : start + together] for name, t in batch.items()} for start in range(0, rows, together)]
+        chunk = max(1, _MAX_LOGITS // max(1, width * model.config.vocab_size))
+        parts = [{name: t[start : start + chunk] for name, t in batch.items()} for start in range(0, rows, chunk)]
         nats = torch.cat([self._nats(model, part) for part in parts])
         return [np.asarray(value) for value in nats.double().cpu().numpy()]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Say what each text cost: its nats, and the tokens and bytes over which they are spread."""
-        found = []
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the nats, predicted tokens and bytes of each text."""
+        predictions = []
         for pieces in by_example(outputs, features):
             predicted = sum(label != -100 for _, feature in pieces for label in feature["labels"])
             size = sum(feature["bytes"] for _, feature in pieces)
-            found.append({"nats": float(sum(nats for nats, _ in pieces)), "tokens": predicted, "bytes": size})
-        return found
+            predictions.append({"nats": float(sum(nats for nats, _ in pieces)), "tokens": predicted, "bytes": size})
+        return predictions
 
     def metrics(self) -> tuple[str, ...]:
-        """Name what compares across tokenizers first."""
+        """Return the metrics; bits per byte comes first because it is comparable across tokenizers."""
         return ("bits_per_byte", "perplexity")
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Take the texts as they are."""
+        """Return the texts unchanged."""
         return Examples({self.config.document: list(texts)}, [None] * len(texts), "toy rows")
 
     def _nats(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return what the labels of each row cost."""
+        """Return the cross-entropy of each row's labels, in nats."""
         inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
         labels = batch["labels"]
         if model.config.is_encoder_decoder:
             inputs["labels"] = labels
-        # Virtual tokens of an adapter may stand before the text's own.
+        # The virtual tokens of an adapter may come before the text's.
         logits = model(**inputs).logits[:, -labels.shape[1] :]
         return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none").sum(1)
 
-    def _windows(self, ids: list[int], room: int, overlap: int) -> Iterator[tuple[list[int], int]]:
-        """Yield the windows of a text, and how many tokens of each were predicted in the one before."""
-        if room <= overlap:
+    def _windows(self, ids: list[int], size: int, overlap: int) -> Iterator[tuple[list[int], int]]:
+        """Yield the windows of a text, each with the number of leading tokens that the one before predicted."""
+        if size <= overlap:
             raise RecipeError(
-                f"task.overlap is {overlap}, and training.max_length leaves {room} tokens of a text",
-                allowed="A window must hold more than what it reads once more",
+                f"task.overlap is {overlap}, but training.max_length leaves {size} tokens for a text",
+                allowed="A window must be longer than the overlap",
                 do="Lower task.overlap or raise training.max_length",
             )
-        yield ids[:room], 0
-        for start in range(room - overlap, len(ids) - overlap, room - overlap):
-            yield ids[start : start + room], overlap
+        yield ids[:size], 0
+        for start in range(size - overlap, len(ids) - overlap, size - overlap):
+            yield ids[start : start + size], overlap
 
-    def _continued(self, ids: list[int], reading: InputSpec, opens: list[int], _: list[int]) -> Iterator[Feature]:
-        """Yield windows for a decoder: each label is the token after the one it stands at."""
-        opens = opens or [beginning(reading)]
-        for window, known in self._windows(ids, reading.max_length - len(opens) + 1, self.config.overlap):
+    def _causal_windows(self, ids: list[int], spec: InputSpec, prefix: list[int], _: list[int]) -> Iterator[Feature]:
+        """Yield windows for a decoder; the label at a position is the next token."""
+        prefix = prefix or [start_token(spec)]
+        for window, context in self._windows(ids, spec.max_length - len(prefix) + 1, self.config.overlap):
             if window:
-                hidden = [-100] * (len(opens) - 1 + known)
-                yield {"input_ids": [*opens, *window[:-1]], "labels": [*hidden, *window[known:]]}
+                ignored = [-100] * (len(prefix) - 1 + context)
+                yield {"input_ids": [*prefix, *window[:-1]], "labels": [*ignored, *window[context:]]}
             else:
-                yield {"input_ids": opens, "labels": [-100] * len(opens)}
+                yield {"input_ids": prefix, "labels": [-100] * len(prefix)}
 
-    def _written(self, ids: list[int], reading: InputSpec, opens: list[int], closes: list[int]) -> Iterator[Feature]:
-        """Yield windows for an encoder-decoder, which reads one and writes the next."""
-        read: list[int] = []
-        for window, _ in self._windows(ids, reading.max_length - len(opens) - len(closes), 0):
-            yield {"input_ids": [*opens, *read, *closes] or [beginning(reading)], "labels": window or [-100]}
-            read = window
+    def _seq2seq_windows(
+        self, ids: list[int], spec: InputSpec, prefix: list[int], suffix: list[int]
+    ) -> Iterator[Feature]:
+        """Yield windows for an encoder-decoder, which reads one window and generates the next."""
+        source: list[int] = []
+        for window, _ in self._windows(ids, spec.max_length - len(prefix) - len(suffix), 0):
+            yield {"input_ids": [*prefix, *source, *suffix] or [start_token(spec)], "labels": window or [-100]}
+            source = window
 
-    def _hidden(self, ids: list[int], reading: InputSpec, opens: list[int], closes: list[int]) -> Iterator[Feature]:
-        """Yield windows for an encoder, as often as there are passes, with other tokens hidden in each."""
-        mask = reading.tokenizer.mask_token_id
-        for window, known in self._windows(ids, reading.max_length - len(opens) - len(closes), self.config.overlap):
-            new = len(window) - known
+    def _masked_windows(
+        self, ids: list[int], spec: InputSpec, prefix: list[int], suffix: list[int]
+    ) -> Iterator[Feature]:
+        """Yield windows for an encoder, once per pass, with different tokens masked in each pass."""
+        mask = spec.tokenizer.mask_token_id
+        for window, context in self._windows(ids, spec.max_length - len(prefix) - len(suffix), self.config.overlap):
+            new = len(window) - context
             passes = min(self.config.passes or new, new)
-            for number in range(max(1, passes)):
-                places = set(range(known + number, len(window), max(1, passes)))
-                shown = [mask if place in places else token for place, token in enumerate(window)]
-                labels = [token if place in places else -100 for place, token in enumerate(window)]
-                framed = [*opens, *shown, *closes] or [beginning(reading)]
-                before, after = [-100] * len(opens), [-100] * len(closes)
+            for offset in range(max(1, passes)):
+                masked = set(range(context + offset, len(window), max(1, passes)))
+                shown = [mask if i in masked else token for i, token in enumerate(window)]
+                labels = [token if i in masked else -100 for i, token in enumerate(window)]
+                framed = [*prefix, *shown, *suffix] or [start_token(spec)]
+                before, after = [-100] * len(prefix), [-100] * len(suffix)
                 yield {"input_ids": framed, "labels": [*before, *labels, *after] or [-100]}

@@ -1,4 +1,4 @@
-"""Prompting: a label is read off what a model would write, with no example or a few before it, and no gradient."""
+"""Prompting: predict labels with a language model's own head, from zero or a few examples, without training."""
 
 from __future__ import annotations
 
@@ -16,49 +16,50 @@ from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 from headstart.tasks.base import BaseTask, Padding, by_example, label_set
 from headstart.tasks.labelled import LABEL, TEXT
-from headstart.tasks.template import Asker, Template
+from headstart.tasks.template import PromptEncoder, Template
 from headstart.tasks.word_scores import word_scores
 
 _CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
-_SAYING_NOTHING = ("N/A", "[MASK]", "")
-"""Texts without content, as Zhao et al. use them: what a model answers to these is its bias."""
+_CONTENT_FREE = ("N/A", "[MASK]", "")
+"""Inputs without content (Zhao et al.): the model's predictions for these are its bias."""
 
 
 class Prompt(BaseTask):
-    """Labels by prompting, without a gradient: a decoder goes on with the label's word, an encoder fills it in."""
+    """Zero- and few-shot prompting: a decoder continues with the label word, an encoder fills it in; no training."""
 
     paper: ClassVar[str] = "Brown et al. 2020, GPT-3; cloze: Schick & Schütze 2021, PET; calibration: Zhao et al. 2021"
     learns: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder")
     paddings: ClassVar[Mapping[str, Padding]] = {
         "input_ids": Padding(mask="attention_mask"),
-        "places": Padding(0),
+        "positions": Padding(0),
         "targets": Padding(-100),
     }
 
     class Config(Section):
-        """How a row is put to the model, which word stands for which label, and what is shown before."""
+        """The prompt template, the word of each label, and the examples in the prompt."""
 
         kind: Literal["prompt"] = "prompt"
-        text: list[str] = Field(["text"], min_length=1, description="the columns that the template names")
+        text: list[str] = Field(["text"], min_length=1, description="the text columns used in the template")
         label: str = "label"
         template: str | None = Field(
             None,
-            description="a row as text: {column} stands for a text, {label} for the label's word; a decoder reads "
-            "nothing after {label}. By default the texts line by line, then `Label: {label}`",
+            description="the prompt for a row, with {column} for a text and {label} for the label's word; for a "
+            "decoder, {label} must come last. Default: the texts, one per line, then `Label: {label}`",
         )
-        words: dict[str, str] = Field({}, description="the word for each label; the label itself by default")
+        words: dict[str, str] = Field({}, description="the word for each label; default: the label itself")
         shots: int = Field(
             0,
             ge=0,
-            description="training rows shown with their labels before each question; the seed draws and orders them",
+            description="number of training rows shown with their labels in each prompt; the seed selects and orders "
+            "them",
         )
-        between: str = Field("\n\n", description="what stands between two of the rows that are shown")
+        between: str = Field("\n\n", description="the separator between the rows of a prompt")
         calibrate: bool = Field(
-            False, description="divide by what the model says to texts without content (contextual calibration)"
+            False, description="divide by the predictions for content-free texts (contextual calibration)"
         )
         metric: Literal["accuracy", "f1", "macro_f1", "matthews"] | None = Field(
-            None, description="accuracy by default"
+            None, description="the metric that selects models; default: accuracy"
         )
 
         @field_validator("text", mode="before")
@@ -76,114 +77,114 @@ class Prompt(BaseTask):
             self.filled()
             empty = next((label for label, word in self.words.items() if not word.strip()), None)
             if empty is not None:
-                raise ValueError(f"words has no word for {empty!r}. A label's word is what the model would write.")
+                raise ValueError(f"words has an empty word for {empty!r}. The model predicts labels by their words.")
             if len({word.strip() for word in self.words.values()}) < len(self.words):
-                raise ValueError("words has one word for two labels, which could not be told apart.")
+                raise ValueError("words has the same word for two labels. Give each label a different word.")
             return self
 
         def filled(self) -> Template:
-            """Return the template, or the one that stands in for it."""
-            usual = "\n".join([*(f"{{{name}}}" for name in self.text), "Label: {label}"])
-            return Template(self.template or usual, self.text)
+            """Return the template, or the default one if none is set."""
+            default = "\n".join([*(f"{{{name}}}" for name in self.text), "Label: {label}"])
+            return Template(self.template or default, self.text)
 
     def auto_class(self, family: str) -> str:
-        """Name the class with the head of pre-training."""
+        """Return the auto class with the pre-training head."""
         return _CLASSES[family]
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the texts and the label, the same in every split."""
+        """Return the text columns and the label column."""
         texts = [InputColumn(name, TEXT, "task.text") for name in self.config.text]
         return [*texts, InputColumn(self.config.label, LABEL, "task.label", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
-        """Take the label set from the training rows, and rows to show."""
+        """Collect the label set from the training rows, and select the examples of the prompt."""
         self.labels = label_set(train.labels)
         unknown = sorted(self.config.words.keys() - {str(label) for label in self.labels})
         if unknown:
             raise DataError(
-                f"task.words has a word for {unknown[0]!r}, which no row of {train.source} has as its label",
+                f"task.words has a word for {unknown[0]!r}, but no row of {train.source} has this label",
                 allowed=f"Labels: {', '.join(map(repr, self.labels[:20]))}",
-                do="Mend task.words or task.label",
+                do="Correct task.words or task.label",
             )
         self.show(train, 0)
 
     def show(self, train: Examples, seed: int) -> None:
-        """Draw the rows to be shown, and their order, by the seed."""
+        """Select and order the examples of the prompt, by the seed."""
         if self.config.shots > len(train):
             raise DataError(
-                f"task.shots is {self.config.shots}, and there are {len(train)} training rows",
-                allowed="Each row is shown once",
+                f"task.shots is {self.config.shots}, but there are only {len(train)} training rows",
+                allowed="Each row is shown at most once",
                 do="Lower task.shots or raise data.train_rows",
             )
-        chosen = permute(np.arange(self.config.shots), len(train), seed, 0, "shots").tolist()
-        self.shown = [[*(train.columns[name][row] for name in self.config.text), train.labels[row]] for row in chosen]
+        selected = permute(np.arange(self.config.shots), len(train), seed, 0, "shots").tolist()
+        self.shown = [[*(train.columns[name][row] for name in self.config.text), train.labels[row]] for row in selected]
 
     def state(self) -> dict[str, Any]:
-        """Return the label set and the rows that are shown."""
+        """Return the label set and the examples of the prompt."""
         return {"labels": self.labels, "shown": self.shown}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take both back."""
+        """Restore the label set and the examples of the prompt."""
         self.labels, self.shown = list(state["labels"]), list(state["shown"])
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Write each row as a prompt; words that can be scored by one pass share a feature.
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Write each row as a prompt; words that one forward pass can score share a feature.
 
-        Prompts without content, where they calibrate, stand before those of the first row, as features of it.
+        For calibration, the features of the first row start with those of the content-free prompts.
         """
         template = self.config.filled()
         shown = [template.written(texts, self._word(label)) + self.config.between for *texts, label in self.shown]
-        asker = Asker(template, [self._word(label) for label in self.labels], "".join(shown), reading)
+        encoder = PromptEncoder(template, [self._word(label) for label in self.labels], "".join(shown), spec)
         rows = list(zip(*(examples.columns[name] for name in self.config.text), strict=True))
-        empty = [[nothing] * len(self.config.text) for nothing in _SAYING_NOTHING] if self.config.calibrate else []
+        empty = [[text] * len(self.config.text) for text in _CONTENT_FREE] if self.config.calibrate else []
         features: list[Feature] = []
-        for place, texts in enumerate([*empty, *rows], start=-len(empty)):
-            features += [{**f, "example": max(place, 0), "calibrates": place < 0} for f in asker.features(texts)]
+        for i, texts in enumerate([*empty, *rows], start=-len(empty)):
+            features += [{**f, "example": max(i, 0), "calibrates": i < 0} for f in encoder.features(texts)]
         return features
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Refuse: nothing is learnt by a gradient."""
-        raise NotImplementedError("prompting trains nothing")
+        """Raise: prompting has no training loss."""
+        raise NotImplementedError("prompting has no training loss")
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Return the log-probabilities of each feature's words."""
         return word_scores(model, batch)
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Choose the label whose word is likeliest, or has gained most over what is said to texts without content."""
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the label with the most likely word; with calibration, relative to the content-free prompts."""
         bias = np.zeros(len(self.labels))
-        found: list[Any] = []
+        predictions: list[Any] = []
         for pieces in by_example(outputs, features):
-            asked_of = [(output, feature) for output, feature in pieces if not feature["calibrates"]]
-            if len(asked_of) < len(pieces):
-                passes = len(asked_of)
-                held = [piece for piece in pieces if piece[1]["calibrates"]]
-                alone = [self._scores(held[start : start + passes]) for start in range(0, len(held), passes)]
-                bias = np.log(np.mean(np.exp(alone), axis=0))
-            found.append(self.labels[int((self._scores(asked_of) - bias).argmax())])
-        return found
+            own = [(output, feature) for output, feature in pieces if not feature["calibrates"]]
+            if len(own) < len(pieces):
+                passes = len(own)
+                empty = [piece for piece in pieces if piece[1]["calibrates"]]
+                scores = [self._scores(empty[start : start + passes]) for start in range(0, len(empty), passes)]
+                bias = np.log(np.mean(np.exp(scores), axis=0))
+            predictions.append(self.labels[int((self._scores(own) - bias).argmax())])
+        return predictions
 
     def metrics(self) -> tuple[str, ...]:
-        """Name the metrics, the selecting one first."""
+        """Return the metrics, the selection metric first."""
         usual = ["accuracy", "f1", "matthews"] if len(self.labels) == 2 else ["accuracy", "macro_f1"]
         first = self.config.metric or usual[0]
         return (first, *(name for name in usual if name != first))
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Tell long texts from short ones; every other column holds them backwards."""
-        columns = {name: [t[:: 1 - 2 * (place % 2)] for t in texts] for place, name in enumerate(self.config.text)}
-        middle = sorted(map(len, texts))[len(texts) // 2]
-        return Examples(columns, ["long" if len(text) >= middle else "short" for text in texts], "toy rows")
+        """Label texts "long" or "short"; every other column holds them reversed."""
+        columns = {name: [t[:: 1 - 2 * (i % 2)] for t in texts] for i, name in enumerate(self.config.text)}
+        median = sorted(map(len, texts))[len(texts) // 2]
+        return Examples(columns, ["long" if len(text) >= median else "short" for text in texts], "toy rows")
 
     def _word(self, label: Any) -> str:
         word: str = self.config.words.get(str(label), str(label))
         return word
 
     def _scores(self, pieces: Sequence[tuple[Any, Feature]]) -> np.ndarray[Any, Any]:
-        """Return the log-probability of each label's word, among the label words alone."""
+        """Return the log-probability of each label's word, normalized over the label words."""
         scores = np.zeros(len(self.labels))
         for output, feature in pieces:
             scores[feature["words"]] = output[: len(feature["words"])]
         scores -= scores.max()
-        normalised: np.ndarray[Any, Any] = scores - np.log(np.exp(scores).sum())
-        return normalised
+        normalized: np.ndarray[Any, Any] = scores - np.log(np.exp(scores).sum())
+        return normalized

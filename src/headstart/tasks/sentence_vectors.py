@@ -1,4 +1,4 @@
-"""Sentence vectors by sentence-transformers: its pooling, its losses, and the files by which it knows a folder."""
+"""Pooling, losses and model files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from headstart.core.data import Batch, InputSpec
 from headstart.core.errors import ResourceError
+from headstart.core.extras import install_command
 
 Vectors = Sequence[torch.Tensor]
 """The vectors of a batch's texts, one tensor of shape (rows, width) for each text of a row."""
@@ -21,19 +22,19 @@ _PACKAGE = "sentence_transformers.sentence_transformer"
 
 
 def library(module: str) -> Any:
-    """Import a module of sentence-transformers' single-vector models, or say how to get it."""
+    """Import a module of sentence-transformers' single-vector models, or raise with the install command."""
     try:
         return importlib.import_module(f"{_PACKAGE}.{module}")
     except ImportError as error:
         raise ResourceError(
-            f"sentence-transformers is missing ({error})",
-            allowed="Sentence embeddings are pooled, trained and saved by it",
-            do="pip install 'headstart[search]'",
+            f"sentence-transformers is not installed ({error})",
+            allowed="Sentence embeddings need it for pooling, training and saving",
+            do=install_command("search"),
         ) from error
 
 
 def pooled(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """Return one vector for each row of token states; static ones, too, are averaged."""
+    """Pool the token states of each row into one vector; static pooling is the mean."""
     mode = "mean" if pooling == STATIC else pooling
     pool = library("modules").Pooling(states.shape[-1], mode)
     vectors: torch.Tensor = pool({"token_embeddings": states, "attention_mask": mask})["sentence_embedding"]
@@ -41,7 +42,7 @@ def pooled(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tens
 
 
 def cosine(vectors: Vectors, batch: Batch) -> torch.Tensor:
-    """Return the squared distance of each pair's cosine from its score, on average."""
+    """Return the mean squared error between the cosine and the score of each pair."""
     loss: torch.Tensor = (
         library("losses").CosineSimilarityLoss(None).compute_loss_from_embeddings(list(vectors), batch["labels"])
     )
@@ -49,7 +50,7 @@ def cosine(vectors: Vectors, batch: Batch) -> torch.Tensor:
 
 
 def triplet(vectors: Vectors, margin: float) -> torch.Tensor:
-    """Return by how much each negative is not further from its anchor than the positive and a margin, on average."""
+    """Return the mean triplet loss: max(0, distance(a, p) - distance(a, n) + margin)."""
     loss: torch.Tensor = (
         library("losses").TripletLoss(None, triplet_margin=margin).compute_loss_from_embeddings(list(vectors), None)
     )
@@ -57,34 +58,34 @@ def triplet(vectors: Vectors, margin: float) -> torch.Tensor:
 
 
 def ranking(vectors: Vectors, batch: Batch, scale: float) -> torch.Tensor:
-    """Return the cross-entropy of finding each row's second text among those of the whole batch, on average.
+    """Return the mean cross-entropy of finding each row's second text among those of the whole batch.
 
-    `batch["numbers"]` numbers the texts of a row, equal ones alike. A text that stands in the batch twice would be the
-    right answer and a wrong one at once; so would two answers to one question: neither counts as a wrong one.
+    `batch["numbers"]` numbers the texts of each row; equal texts have equal numbers. A text that occurs twice in the
+    batch, or a second answer to the same question, would be a false negative: both are masked.
     """
     numbers = batch["numbers"]
     rows, texts = numbers.shape
     answers = numbers[:, 1:].T.reshape(-1)
-    askers = numbers[:, 0].repeat(texts - 1)
-    repeated = numbers[:, 1:2] == answers
-    repeated[:, :rows] |= numbers[:, :1] == askers[:rows]
-    repeated.fill_diagonal_(False)
-    similarity = importlib.import_module("sentence_transformers.util").cos_sim
+    questions = numbers[:, 0].repeat(texts - 1)
+    false_negative = numbers[:, 1:2] == answers
+    false_negative[:, :rows] |= numbers[:, :1] == questions[:rows]
+    false_negative.fill_diagonal_(False)
+    cos_sim = importlib.import_module("sentence_transformers.util").cos_sim
 
-    def without_repeated(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = similarity(ours, theirs)
-        return found.masked_fill(repeated, -torch.inf)
+    def similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        cosines: torch.Tensor = cos_sim(first, second)
+        return cosines.masked_fill(false_negative, -torch.inf)
 
-    measure = library("losses").MultipleNegativesRankingLoss(None, scale=scale, similarity_fct=without_repeated)
-    loss: torch.Tensor = measure.compute_loss_from_embeddings(list(vectors), None)
+    ranking_loss = library("losses").MultipleNegativesRankingLoss(None, scale=scale, similarity_fct=similarity)
+    loss: torch.Tensor = ranking_loss.compute_loss_from_embeddings(list(vectors), None)
     return loss
 
 
 def softmax(vectors: Vectors, batch: Batch, head: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return the cross-entropy of each pair's label from (u, v, |u - v|), on average.
+    """Return the mean cross-entropy of each pair's label, predicted from (u, v, |u - v|).
 
-    sentence-transformers' own holds its head inside the loss and embeds by itself; ours must stand in the model, where
-    the loop steps and saves it.
+    sentence-transformers keeps the head inside its loss. Here it belongs to the model, so that the training loop
+    updates and saves it.
     """
     first, second = vectors
     return torch.nn.functional.cross_entropy(
@@ -92,28 +93,26 @@ def softmax(vectors: Vectors, batch: Batch, head: Callable[[torch.Tensor], torch
     )
 
 
-def write_modules(model: PreTrainedModel, reading: InputSpec, pooling: str, folder: Path) -> None:
-    """Write beside saved weights what makes `SentenceTransformer(folder)` give the vectors that were trained.
+def write_modules(model: PreTrainedModel, spec: InputSpec, pooling: str, folder: Path) -> None:
+    """Write the files with which `SentenceTransformer(folder)` loads the saved weights and gives the trained vectors.
 
-    A context-free model is a table of token vectors in a folder of its own, so that the whole network stays loadable.
+    A static model is a table of token vectors in a subfolder, so that the whole network stays loadable.
     """
     modules = library("modules")
     if pooling == STATIC:
         embeddings: Any = model.get_input_embeddings()
         table = embeddings.weight.detach().cpu().float().contiguous()
-        chain = [modules.StaticEmbedding(reading.tokenizer, embedding_weights=table)]
+        chain = [modules.StaticEmbedding(spec.tokenizer, embedding_weights=table)]
         folders = ["0_StaticEmbedding"]
     else:
         width = model.config.hidden_size
         chain, folders = [None, modules.Pooling(width, pooling)], ["", "1_Pooling"]
-        shape = {"max_seq_length": reading.max_length, "do_lower_case": False}
-        (folder / "sentence_bert_config.json").write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+        settings = {"max_seq_length": spec.max_length, "do_lower_case": False}
+        (folder / "sentence_bert_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     listed = []
-    for place, (module, name) in enumerate(zip(chain, folders, strict=True)):
+    for i, (module, name) in enumerate(zip(chain, folders, strict=True)):
         kind = modules.Transformer if module is None else type(module)
-        listed.append(
-            {"idx": place, "name": str(place), "path": name, "type": f"{kind.__module__}.{kind.__qualname__}"}
-        )
+        listed.append({"idx": i, "name": str(i), "path": name, "type": f"{kind.__module__}.{kind.__qualname__}"})
         if module is not None:
             (folder / name).mkdir(exist_ok=True)
             module.save(str(folder / name))

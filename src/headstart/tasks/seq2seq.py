@@ -1,4 +1,4 @@
-"""From text to text: summaries, translations, descriptions of data."""
+"""Sequence to sequence: summarization, translation, data-to-text."""
 
 from __future__ import annotations
 
@@ -13,55 +13,57 @@ from headstart.tasks.writing import WritingSettings, WritingTask, text_of
 
 METRICS = ("bleu", "rouge1", "rouge2", "rougeL")
 REFERENCES = ColumnKind(
-    "a text, or a list of texts where several are right",
+    "a text, or a list of reference texts",
     lambda value: isinstance(value, str) or (isinstance(value, list) and bool(value) and all_texts(value)),
     is_text=True,
 )
 
 
 def all_texts(values: Sequence[Any]) -> bool:
-    """Say whether all values are texts."""
+    """Return whether all values are texts."""
     return all(isinstance(value, str) for value in values)
 
 
 class Seq2Seq(WritingTask):
-    """A text written out of another: summaries, translation, data-to-text."""
+    """Text generation from a source text: summarization, translation, data-to-text."""
 
     paper: ClassVar[str] = "Lewis et al. 2020, BART, section 4.3; Raffel et al. 2020, T5"
     families: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
 
     class Config(WritingSettings):
-        """Which columns hold both texts, how the second is written and how it is judged."""
+        """The columns of source and target, the generation settings, and the metric."""
 
         kind: Literal["seq2seq"] = "seq2seq"
-        source: str = Field("source", description="the column with the text to read")
-        target: str = Field("target", description="the column with the text to write, or a list of right ones")
-        prefix: str = Field("", description='put before every source; T5 has "summarize: "')
-        metric: Literal["bleu", "rouge1", "rouge2", "rougeL"] = Field("bleu", description="selects models")
+        source: str = Field("source", description="the column with the source text")
+        target: str = Field("target", description="the column with the target text, or a list of reference texts")
+        prefix: str = Field("", description='added before every source; T5 used "summarize: "')
+        metric: Literal["bleu", "rouge1", "rouge2", "rougeL"] = Field(
+            "bleu", description="the metric that selects models"
+        )
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the two texts, the same in every split."""
+        """Return the columns of source and target."""
         target = InputColumn(self.config.target, REFERENCES, "task.target", is_gold=True)
         return [InputColumn(self.config.source, TEXT, "task.source"), target]
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn nothing: any text may be written."""
+        """Do nothing: there is no label set."""
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Tokenise the sources, and to train on the targets, of several the first."""
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Tokenize the sources and, for training, the targets (of several references, the first)."""
         sources = [self.config.prefix + text for text in examples.columns[self.config.source]]
         targets = [text if isinstance(text, str) else text[0] for text in examples.labels] if training else None
-        return self.written(sources, targets, reading)
+        return self.features_of(sources, targets, spec)
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Return what was written as text."""
-        return [text_of(ids, reading) for ids in outputs]
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the generated texts."""
+        return [text_of(ids, spec) for ids in outputs]
 
     def metrics(self) -> tuple[str, ...]:
-        """Name all four metrics, the selecting one first."""
+        """Return all four metrics, the selection metric first."""
         return (self.config.metric, *(name for name in METRICS if name != self.config.metric))
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Write the first five words of each text."""
+        """Use the first five words of each text as its target."""
         targets = [" ".join(text.split()[:5]) for text in texts]
         return Examples({self.config.source: list(texts)}, targets, "toy rows")

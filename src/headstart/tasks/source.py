@@ -1,7 +1,8 @@
-"""Where an adaptation gets its network from: a local Hugging Face folder and a task's head."""
+"""Loading of checkpoints: a local Hugging Face folder, with the head of a task."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,93 +21,113 @@ from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError, HeadstartError, first_line
 from headstart.core.randomness import integer
 
-_OF_THEIR_OWN = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
-"""Types of network that are neither encoders nor decoders, and their families."""
-_AROUND_A_PLAIN_ONE = "headstart_on_top"
-"""The type of a network of ours that holds a plain one, and is of its family."""
+_OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
+"""The families of model types that are neither encoders nor decoders."""
+_WRAPPER = "headstart_on_top"
+"""The model type of Headstart's wrapper around a plain network; its family is that of the plain network."""
 
 
 class CheckpointFolder:
-    """A folder with config.json, weights and tokenizer; gives models with a task's head."""
+    """A folder with config.json, weights and tokenizer, from which models with a task's head are loaded."""
 
     def __init__(
         self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None
     ) -> None:
-        """Check that the folder can serve; new weights are drawn from the seed. `rehearsal` finds its pre-training."""
+        """Check that the folder fits the task. `seed` initializes new weights; `rehearsal` opens the pre-training."""
         self._rehearsal = rehearsal
         self.path, self.task, self.seed = require_checkpoint(path), task, seed
         self._new: frozenset[str] = frozenset()
-        self.family, self.kind = self._require_family()
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.config = self._read_config()
+        self.family, self.kind = self._require_family(self.config)
 
-    def reading(self, max_length: int) -> InputSpec:
-        """Return how this checkpoint reads text, cut to so many tokens."""
+    def with_task(self, task: Task, seed: int) -> CheckpointFolder:
+        """Return the same folder for another task or seed; its config and its tokenizer are not read again."""
+        self.tokenizer()  # loaded before the copy, so that both share it
+        other = copy.copy(self)
+        other.task, other.seed, other._new = task, seed, frozenset()
+        other.family, other.kind = other._require_family(self.config)
+        return other
+
+    def input_spec(self, max_length: int) -> InputSpec:
+        """Return the tokenizer and family of this checkpoint, with a maximum input length in tokens."""
         return InputSpec(self.tokenizer(), self.family, max_length)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer that lies beside the weights."""
+        """Return the tokenizer of the folder, loaded at the first call."""
+        if self._tokenizer is None:
+            self._tokenizer = self._load_tokenizer()
+        # A fast tokenizer saves the truncation and padding of its last call; this call clears both.
+        self._tokenizer("a")
+        return self._tokenizer
+
+    def _load_tokenizer(self) -> PreTrainedTokenizerBase:
         try:
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.path))
-            # Some of what a config can hold comes to light only when a text is read.
+            # Some errors in a tokenizer's files only show when it reads a text.
             tokenizer("a")
-        # The loader raises bare Exception for a torn tokenizer.json.
+        # The loader raises a bare Exception for a truncated tokenizer.json.
         except Exception as error:
             raise ArtifactError(
                 f"{self.path} has no tokenizer that transformers can load ({first_line(error)})",
-                allowed="tokenizer.json and tokenizer_config.json lie beside the weights",
+                allowed="The folder must contain tokenizer.json and tokenizer_config.json",
                 do="Restore or complete the folder",
             ) from error
-        # Without its files transformers makes up an empty tokenizer, which reads every word as unknown.
+        # If its files are missing, transformers creates an empty tokenizer, to which every word is unknown.
         files = {"tokenizer.json", *type(tokenizer).vocab_files_names.values()}
         if not any((self.path / name).is_file() for name in files):
             raise ArtifactError(
                 f"{self.path} has no tokenizer",
-                allowed=f"One of these must lie beside the weights: {', '.join(sorted(files))}",
+                allowed=f"The folder must contain one of: {', '.join(sorted(files))}",
                 do="Complete the folder",
             )
-        return usable(tokenizer)
+        return with_pad_token(tokenizer)
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:
-        """Load the weights; the head is new, also in place of one of another size. Keywords go to `from_pretrained`."""
+        """Load the weights with a new head, which replaces one of another size. Keywords go to `from_pretrained`."""
         self._seed()
         try:
-            how = {"config": self._config(), "dtype": torch.float32, "ignore_mismatched_sizes": True, **loading}
-            model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **how)
-            unlike = {key for key, *_ in info["mismatched_keys"]}
-            of_body = sorted(key for key in unlike if key.startswith(f"{model.base_model_prefix}."))
-            if of_body:
-                raise ValueError(f"{of_body[0]} is of another size than config.json says")
+            arguments = {"config": self._config(), "dtype": torch.float32, "ignore_mismatched_sizes": True, **loading}
+            model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **arguments)
+            mismatched = {key for key, *_ in info["mismatched_keys"]}
+            in_body = sorted(key for key in mismatched if key.startswith(f"{model.base_model_prefix}."))
+            if in_body:
+                raise ValueError(f"the size of {in_body[0]} does not match config.json")
         except HeadstartError:
             raise
-        # What a hostile config or header leads to cannot be told beforehand; out of memory is one of the ends.
+        # A corrupt config or header can lead to any exception, including out of memory.
         except Exception as error:
             raise ArtifactError(
                 f"the weights in {self.path} cannot be loaded ({first_line(error)})",
-                allowed="model.safetensors lies beside config.json and fits it",
+                allowed="The folder must contain a model.safetensors that matches config.json",
                 do="Restore or complete the folder",
             ) from error
-        self._new = frozenset({*info["missing_keys"], *unlike})
+        self._new = frozenset({*info["missing_keys"], *mismatched})
         return model  # type: ignore[no-any-return]
 
     def fresh(self) -> PreTrainedModel:
-        """Build the same network with new weights throughout; saved tables that are no weights are the checkpoint's."""
+        """Build the same network with new weights; persistent buffers are copied from the checkpoint."""
         self._seed()
         model: PreTrainedModel = self._auto().from_config(self._config())
-        tables = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
-        if tables:
-            kept = self.pretrained().state_dict()
-            for name in tables:
-                model.get_buffer(name).copy_(kept[name])
+        buffers = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+        if buffers:
+            saved = self.pretrained().state_dict()
+            for name in buffers:
+                model.get_buffer(name).copy_(saved[name])
         self._new = frozenset(name for name, _ in model.named_parameters())
         return model
 
     def new_parameters(self) -> frozenset[str]:
-        """Name the parameters that the last model did not take from the checkpoint."""
+        """Return the names of the parameters that the last model did not load from the checkpoint."""
         return self._new
 
     def rehearsal(self) -> ReplaySource:
-        """Return the pre-training of the checkpoint, where the stage that opened the folder knows how."""
+        """Open the checkpoint's pre-training, with the function given at construction."""
         if self._rehearsal is None:
-            raise ArtifactError(f"{self.path} is opened without its pre-training", do="Open it by a stage that trains")
+            raise ArtifactError(
+                f"{self.path} was opened without its pre-training",
+                do="Construct CheckpointFolder with the argument `rehearsal`",
+            )
         return self._rehearsal(self.path)
 
     def _auto(self) -> Any:
@@ -114,34 +135,37 @@ class CheckpointFolder:
 
     def _config(self) -> Any:
         config = AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
-        # A decoder's head finds the last token of a text by what is no padding, and texts are padded by the tokenizer.
+        # A decoder's head finds the last token of a text by the padding id, and the tokenizer pads the texts.
         if config.pad_token_id is None or (self.path / "tokenizer_config.json").is_file():
             config.pad_token_id = self.tokenizer().pad_token_id
         return config
 
-    def _require_family(self) -> tuple[str, str]:
+    def _read_config(self) -> PreTrainedConfig:
         try:
-            config = AutoConfig.from_pretrained(str(self.path))
-        # A config with values of other kinds raises whatever comes first: errors of type, attribute, validation.
+            return AutoConfig.from_pretrained(str(self.path))
+        # Wrong value types raise TypeError, AttributeError or a validation error, whichever comes first.
         except Exception as error:
             raise ArtifactError(
-                f"{self.path / 'config.json'} is no config that transformers can read ({first_line(error)})",
-                do="Restore the folder or give another",
+                f"transformers cannot read {self.path / 'config.json'} ({first_line(error)})",
+                do="Restore the folder, or use another one",
             ) from error
+
+    def _require_family(self, config: PreTrainedConfig) -> tuple[str, str]:
         family = family_of(config)
         if family not in self.task.families:
             raise ArtifactError(
-                f"{self.path} holds a {config.model_type!r}, "
-                + (f"of the family {family}" if family else "which is no language model"),
-                allowed=f"This task takes: {', '.join(self.task.families)}",
-                do="Give such a checkpoint as `model`",
+                f"{self.path} contains a model of type {config.model_type!r}, "
+                + (f"of the family {family}" if family else "which is not a language model"),
+                allowed=f"This task supports the families {', '.join(self.task.families)}",
+                do="Set `model` to a checkpoint of such a family",
             )
         auto_class = self.task.auto_class(family)
         if not has_head(config, auto_class):
             raise ArtifactError(
-                f"{self.path} holds a {config.model_type!r}, for which transformers has no {auto_class}",
-                allowed="The task needs a network with such a head",
-                do="Give another checkpoint as `model`",
+                f"{self.path} contains a model of type {config.model_type!r}, for which transformers has no "
+                f"{auto_class}",
+                allowed=f"The task needs a model type with {auto_class}",
+                do="Set `model` to another checkpoint",
             )
         return family, config.model_type
 
@@ -150,56 +174,56 @@ class CheckpointFolder:
 
 
 def unwrap_peft(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the network beneath peft's wrapper, or the model itself where it has none."""
+    """Return the network inside a peft wrapper, or the model itself if it has none."""
     unwrap: Any = getattr(model, "get_base_model", None)
     return model if unwrap is None else unwrap()
 
 
-def usable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return the tokenizer with a padding token: the end of text stands in where it has none, as GPT-2's has not."""
+def with_pad_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Set a missing padding token to the end-of-text token (GPT-2 has none), and return the tokenizer."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
 
 
 def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
-    """Return the path if it is a local Hugging Face folder, else say what is missing and what to do."""
+    """Return the path of a local Hugging Face folder; raises if it is missing, unfinished or incomplete."""
     folder = Path(path)
     if not folder.is_dir():
         raise ArtifactError(
-            f"{setting} is {str(path)!r}, and there is no such folder",
+            f"{setting} is {str(path)!r}, but there is no such folder",
             allowed="It must be a local Hugging Face folder: an output of `headstart pretrain` or a checkpoint",
-            do="Run `headstart pretrain` first, or give the folder's path",
+            do="Run `headstart pretrain` first, or correct the path",
         )
     if (folder / "recipe.yaml").is_file() and not artifact.is_complete(folder):
         raise ArtifactError(
-            f"{folder} holds a run that is not finished",
+            f"{folder} contains an unfinished run",
             allowed="A model is the output of a finished run",
-            do="Start the same `headstart pretrain` command again to finish it",
+            do="Rerun the same `headstart pretrain` command to finish it",
         )
     if not (folder / "config.json").is_file():
         raise ArtifactError(
             f"{folder} has no config.json",
-            allowed="A Hugging Face folder has config.json, model.safetensors and tokenizer.json",
-            do=f"Give such a folder as `{setting}`",
+            allowed="A Hugging Face folder contains config.json, model.safetensors and tokenizer.json",
+            do=f"Set `{setting}` to such a folder",
         )
     registry.import_network(folder)
     return folder
 
 
 def has_head(config: PreTrainedConfig, auto_class: str) -> bool:
-    """Say whether transformers has a network of this type under an auto class."""
+    """Return whether transformers has a model of this type for an auto class."""
     return type(config) in getattr(transformers, auto_class)._model_mapping
 
 
 def family_of(config: PreTrainedConfig) -> str:
-    """Tell a checkpoint's family, as backbones name it, by what transformers can train it for; empty if for no text."""
-    if config.model_type == _AROUND_A_PLAIN_ONE:
+    """Return a checkpoint's family, as the backbones name it; empty if it is not a language model."""
+    if config.model_type == _WRAPPER:
         config = config.plain()
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder"
-    if config.model_type in _OF_THEIR_OWN:
-        return _OF_THEIR_OWN[config.model_type]
+    if config.model_type in _OTHER_FAMILIES:
+        return _OTHER_FAMILIES[config.model_type]
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         return "encoder"
     return "decoder" if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""

@@ -1,4 +1,4 @@
-"""Questions about a text, answered by a stretch of it."""
+"""Extractive question answering: the answer is a span of the context."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from headstart.tasks.windows import Window, windows
 
 
 class AnswerCandidate(NamedTuple):
-    """A stretch of the text that may be the answer."""
+    """A span of the context that may be the answer."""
 
     text: str
     score: float
-    """The logit of its first token as a beginning, and that of its last as an end."""
+    """The start logit of its first token plus the end logit of its last token."""
 
 
 class SpanQA(BaseTask):
-    """The stretch of a text that answers a question, found in overlapping windows of a long text."""
+    """Extractive question answering: the span of a context that answers a question, over overlapping windows."""
 
     paper: ClassVar[str] = "Rajpurkar et al. 2016, SQuAD; Devlin et al. 2019, BERT, sections 4.2 and 4.3"
     head: ClassVar[str] = "AutoModelForQuestionAnswering"
@@ -36,23 +36,26 @@ class SpanQA(BaseTask):
     paddings: ClassVar[Mapping[str, Padding]] = {**BaseTask.paddings, "answerable": Padding(0)}
 
     class Config(Section):
-        """Which columns hold question, text and answers, how the text is cut, and which answers are possible."""
+        """The columns of question, context and answers, the windows over a context, and the allowed answers."""
 
         kind: Literal["span_qa"] = "span_qa"
         question: str = Field("question", description="the column with the question")
-        context: str = Field("context", description="the column with the text that holds the answer")
+        context: str = Field("context", description="the column with the text that contains the answer")
         answers: str = Field("answers", description="the column with SQuAD's mapping of `text` and `answer_start`")
-        stride: int = Field(128, ge=0, description="tokens that two windows over one text share; BERT used 128")
-        max_question: int = Field(64, ge=1, description="tokens of a question that are read; BERT used 64")
-        max_answer: int = Field(30, ge=1, description="tokens of the longest answer; BERT used 30")
-        n_best: int = Field(20, ge=1, description="candidates that are kept of each window; BERT used 20")
-        impossible: bool = Field(False, description="some questions have no answer (SQuAD 2.0); `text` is empty then")
+        stride: int = Field(128, ge=0, description="overlap of two neighboring windows in tokens; BERT used 128")
+        max_question: int = Field(64, ge=1, description="maximum length of a question in tokens; BERT used 64")
+        max_answer: int = Field(30, ge=1, description="maximum length of an answer in tokens; BERT used 30")
+        n_best: int = Field(20, ge=1, description="number of candidates per window; BERT used 20")
+        impossible: bool = Field(
+            False, description="some questions have no answer (SQuAD 2.0); their `text` list is empty"
+        )
         null_threshold: float = Field(
-            0.0, description="no answer is predicted where its score leads the best one's by more than this"
+            0.0,
+            description="predict no answer if its score exceeds that of the best answer by more than this",
         )
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the question, the text and the answers, the same in every split."""
+        """Return the columns of question, context and answers."""
         texts = {"task.question": self.config.question, "task.context": self.config.context}
         kind = ANSWERS_OR_NONE if self.config.impossible else ANSWERS
         return [
@@ -61,18 +64,18 @@ class SpanQA(BaseTask):
         ]
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn nothing: an answer is a place in the text."""
+        """Do nothing: there is no label set."""
 
     def head_settings(self) -> dict[str, Any]:
-        """Return one output for where an answer begins and one for where it ends."""
+        """Return a head with two outputs per token: start and end of the answer."""
         return {"num_labels": 2}
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Cut each text into windows; those to train on carry the first answer's tokens, or the place of no answer."""
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Split contexts into windows; training windows get the first answer's tokens, or those of "no answer"."""
         questions, contexts = (examples.columns[name] for name in (self.config.question, self.config.context))
         features: list[Feature] = []
-        for window in windows(questions, contexts, reading, self.config.stride, self.config.max_question):
-            cls = reading.tokenizer.cls_token_id
+        for window in windows(questions, contexts, spec, self.config.stride, self.config.max_question):
+            cls = spec.tokenizer.cls_token_id
             null = window.input_ids.index(cls) if cls in window.input_ids else 0
             answerable = (window.offsets[:, 0] >= 0).astype(np.int64)
             answerable[null] = 1
@@ -83,114 +86,117 @@ class SpanQA(BaseTask):
             if window.token_type_ids is not None:
                 feature["token_type_ids"] = window.token_type_ids
             if training:
-                feature["labels"] = list(self._place(examples, window) or (null, null))
+                feature["labels"] = list(self._answer_tokens(examples, window) or (null, null))
             features.append(feature)
         return features
 
     def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return shape (windows, tokens, 2): how well an answer begins and ends at a token of the text, or at none."""
+        """Return start and end logits, shape (windows, tokens, 2); minus infinity where no answer can be."""
         output: Any = model(**{name: batch[name] for name in MODEL_INPUTS if name in batch})
         both = torch.stack([output.start_logits, output.end_logits], dim=-1).float()
         return both.masked_fill(batch["answerable"].unsqueeze(-1) == 0, float("-inf"))
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return cross-entropy over the tokens of each window, summed over beginnings and ends."""
+        """Return the cross-entropy over the tokens of each window, summed over starts and ends."""
         return F.cross_entropy(self.logits(model, batch), batch["labels"], reduction="sum")
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Return the logits of each window's tokens."""
         lengths = batch["attention_mask"].sum(1).tolist()
-        found = self.logits(model, batch).detach().cpu().numpy()
-        return [row[:length] for row, length in zip(found, lengths, strict=True)]
+        logits = self.logits(model, batch).detach().cpu().numpy()
+        return [row[:length] for row, length in zip(logits, lengths, strict=True)]
 
     def candidates(self, outputs: Sequence[Any], features: Sequence[Feature]) -> list[list[AnswerCandidate]]:
-        """Return for each example the n best answers of each of its windows, the likeliest first and each text once."""
+        """Return for each example the n best answers over its windows, the most likely first, each text once."""
         return [self._merged(pieces) for pieces in by_example(outputs, features)]
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Take the likeliest answer of all windows; none, where that may be and leads in every window."""
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the most likely answer over all windows, or "" if no answer is allowed and more likely."""
         predictions = []
         for pieces in by_example(outputs, features):
             best = next(iter(self._merged(pieces)), AnswerCandidate("", float("-inf")))
-            # The least of the windows: one that holds the answer says that there is one.
+            # The minimum over the windows: a window that contains the answer is enough to have one.
             null = min(float(logits[feature["null"]].sum()) for logits, feature in pieces)
             is_none = self.config.impossible and null - best.score > self.config.null_threshold
             predictions.append("" if is_none else best.text)
         return predictions
 
     def metrics(self) -> tuple[str, ...]:
-        """Name SQuAD's two metrics."""
+        """Return SQuAD's two metrics."""
         return ("squad_f1", "squad_exact_match")
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Ask for the first word of each text; where questions may have no answer, every fourth asks for nothing."""
+        """Ask for the first word of each text; with `impossible`, every fourth question has no answer."""
         contexts = [text if text.strip() else "nothing" for text in texts]
         words = [text.split()[0] for text in contexts]
-        asks = [not self.config.impossible or place % 4 > 0 for place in range(len(texts))]
+        has_answer = [not self.config.impossible or i % 4 > 0 for i in range(len(texts))]
         answers: list[dict[str, list[Any]]] = [
-            {"text": [word], "answer_start": [text.index(word)]} if asked else {"text": [], "answer_start": []}
-            for text, word, asked in zip(contexts, words, asks, strict=True)
+            {"text": [word], "answer_start": [text.index(word)]} if possible else {"text": [], "answer_start": []}
+            for text, word, possible in zip(contexts, words, has_answer, strict=True)
         ]
-        questions = ["Which word comes first?" if asked else "Which word is missing?" for asked in asks]
+        questions = ["Which word comes first?" if possible else "Which word is missing?" for possible in has_answer]
         return Examples({self.config.question: questions, self.config.context: contexts}, answers, "toy rows")
 
-    def _place(self, examples: Examples, window: Window) -> tuple[int, int] | None:
-        """Return the tokens of the first answer in a window; None where the window, or the text, has it not."""
+    def _answer_tokens(self, examples: Examples, window: Window) -> tuple[int, int] | None:
+        """Return the first and last token of the first answer in a window; None if the window does not contain it."""
         answers, context = examples.labels[window.pair], examples.columns[self.config.context][window.pair]
         if not answers["text"]:
             return None
         text, start = answers["text"][0], answers["answer_start"][0]
         if context[start : start + len(text)] != text:
             raise DataError(
-                f"{examples.source}, row {window.pair + 1} has the answer {text[:60]!r} at character {start}, where "
-                f"{self.config.context!r} has {context[start : start + len(text)][:60]!r}",
-                allowed="answer_start counts characters of the text from 0",
-                do="Mend answer_start in that row",
+                f"{examples.source}, row {window.pair + 1} has the answer {text[:60]!r} at character {start}, but "
+                f"{self.config.context!r} has {context[start : start + len(text)][:60]!r} there",
+                allowed="answer_start counts the characters of the context from 0",
+                do="Correct answer_start in that row",
             )
         return window.tokens_of(start, start + len(text))
 
     def _merged(self, pieces: Sequence[tuple[Any, Feature]]) -> list[AnswerCandidate]:
-        found = [candidate for logits, feature in pieces for candidate in self._of_window(logits, feature)]
+        """Return the n best candidates of an example's windows, each text once."""
+        candidates = [c for logits, feature in pieces for c in self._window_candidates(logits, feature)]
         best: dict[str, AnswerCandidate] = {}
-        for candidate in sorted(found, key=lambda candidate: -candidate.score):
+        for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
             best.setdefault(candidate.text, candidate)
         return list(best.values())[: self.config.n_best]
 
-    def _of_window(self, logits: Any, feature: Feature) -> list[AnswerCandidate]:
-        """Return the best stretches of one window: all beginnings with all ends up to the longest answer."""
+    def _window_candidates(self, logits: Any, feature: Feature) -> list[AnswerCandidate]:
+        """Return the n best spans of one window, over all starts and all lengths up to the maximum."""
         offsets, context = feature["offsets"], feature["context"]
         tokens = np.flatnonzero(offsets[:, 0] >= 0)
         if not len(tokens):
             return []
         longest = min(self.config.max_answer, len(tokens))
-        begins, ends = logits[tokens].T
-        reach = np.lib.stride_tricks.sliding_window_view(np.append(ends, np.full(longest - 1, -np.inf)), longest)
-        scores = (begins[:, None] + reach).ravel()
+        starts, ends = logits[tokens].T
+        # Row i holds the end logits of the spans that start at token i: shape (tokens, longest).
+        ends = np.lib.stride_tricks.sliding_window_view(np.append(ends, np.full(longest - 1, -np.inf)), longest)
+        scores = (starts[:, None] + ends).ravel()
         count = min(self.config.n_best, len(scores))
-        chosen = np.argpartition(-scores, count - 1)[:count]
-        spans = [(tokens[place // longest], place, place % longest) for place in chosen if scores[place] > -np.inf]
-        found = [
-            AnswerCandidate(context[offsets[first, 0] : offsets[first + further, 1]].strip(), float(scores[place]))
-            for first, place, further in spans
+        best = np.argpartition(-scores, count - 1)[:count]
+        spans = [(tokens[i // longest], i % longest, scores[i]) for i in best if scores[i] > -np.inf]
+        candidates = [
+            AnswerCandidate(context[offsets[first, 0] : offsets[first + length, 1]].strip(), float(score))
+            for first, length, score in spans
         ]
-        return [candidate for candidate in found if candidate.text]
+        return [candidate for candidate in candidates if candidate.text]
 
 
-def _are_answers(value: Any, least: int) -> bool:
+def _are_answers(value: Any, minimum: int) -> bool:
+    """Return whether a value is a mapping of SQuAD's form with at least `minimum` answers."""
     texts, starts = (value.get(key) if isinstance(value, dict) else None for key in ("text", "answer_start"))
     return (
         isinstance(texts, list)
         and isinstance(starts, list)
-        and len(texts) == len(starts) >= least
+        and len(texts) == len(starts) >= minimum
         and all(isinstance(text, str) and text for text in texts)
         and all(isinstance(start, int) and start >= 0 for start in starts)
     )
 
 
 ANSWERS = ColumnKind(
-    "answers as SQuAD has them, {text: […], answer_start: […]}, one or more", lambda value: _are_answers(value, 1)
+    "answers in SQuAD's form, {text: […], answer_start: […]}, one or more", lambda value: _are_answers(value, 1)
 )
 ANSWERS_OR_NONE = ColumnKind(
-    "answers as SQuAD has them, {text: […], answer_start: […]}, two empty lists for none",
+    "answers in SQuAD's form, {text: […], answer_start: […]}, two empty lists for none",
     lambda value: _are_answers(value, 0),
 )

@@ -1,4 +1,4 @@
-"""A row of columns as a prompt: the text around the label's word, and the tokens that ask for it."""
+"""Prompt templates, and the encoding of a prompt for scoring label words."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from itertools import takewhile
 
 from headstart.core.data import Feature, InputSpec
 from headstart.core.errors import DataError, RecipeError
-from headstart.tasks.framing import beginning, frame
+from headstart.tasks.framing import frame, start_token
 
 LABEL = "label"
 
 
 class Template:
-    """A text with `{column}` for each text of a row, and `{label}` once."""
+    """A text with `{column}` for each text of a row, and one `{label}`."""
 
     def __init__(self, text: str, columns: Sequence[str]) -> None:
-        """Take it apart; raises ValueError, for a recipe's validator, where it does not fit the columns."""
+        """Parse the template; raises ValueError, for a recipe's validator, if it does not match the columns."""
         self.columns = list(columns)
         try:
             self.parts = [(literal, name) for literal, name, _, _ in string.Formatter().parse(text)]
         except ValueError as error:
             raise ValueError(
-                f"template {text!r} cannot be read: {error}. Write a brace itself as {{{{ or }}}}."
+                f"template {text!r} cannot be parsed: {error}. Write a literal brace as {{{{ or }}}}."
             ) from error
-        named = [name for _, name in self.parts if name is not None]
-        odd = next((name for name in named if name not in (LABEL, *self.columns)), None)
-        lacking = next((name for name in (*self.columns, LABEL) if name not in named), None)
-        if odd is not None or lacking is not None or named.count(LABEL) > 1:
+        fields = [name for _, name in self.parts if name is not None]
+        unknown = next((name for name in fields if name not in (LABEL, *self.columns)), None)
+        missing = next((name for name in (*self.columns, LABEL) if name not in fields), None)
+        if unknown is not None or missing is not None or fields.count(LABEL) > 1:
             fault = (
-                f"names {{{odd}}}" if odd is not None else f"lacks {{{lacking}}}" if lacking else "has {label} twice"
+                f"has the unknown field {{{unknown}}}"
+                if unknown is not None
+                else f"has no {{{missing}}}"
+                if missing
+                else "has {label} twice"
             )
             texts = ", ".join(f"{{{name}}}" for name in self.columns)
-            raise ValueError(f"template {text!r} {fault}. It names {texts} and, once, {{label}}.")
+            raise ValueError(f"template {text!r} {fault}. It must contain {texts} and exactly one {{label}}.")
 
     def around(self, texts: Sequence[str]) -> tuple[str, str]:
-        """Return what stands before the label's word and what after it."""
+        """Return the text before the label's word and the text after it."""
         values = dict(zip(self.columns, texts, strict=True))
         sides = ["", ""]
         side = 0
@@ -47,88 +51,89 @@ class Template:
         return sides[0], sides[1]
 
     def written(self, texts: Sequence[str], word: str) -> str:
-        """Return the row with its label's word in place."""
+        """Return the prompt of a row with the label's word filled in."""
         before, after = self.around(texts)
         return before + word + after
 
     def require_label_last(self) -> None:
-        """Raise if text follows the label, which a decoder would not have read when it is asked."""
+        """Raise if text follows the label: a decoder predicts it from the text before it only."""
         if self.around([LABEL] * len(self.columns))[1].strip():
             raise RecipeError(
-                "task.template goes on after {label}",
-                allowed="A decoder writes on from what stands before it",
-                do="Put {label} last, or take an encoder",
+                "task.template has text after {label}",
+                allowed="A decoder reads only the text before {label}",
+                do="Put {label} last, or use an encoder",
             )
 
 
-class Asker:
-    """Puts rows to a model as tokens: `places` at which it predicts the words' tokens, and these as `targets`."""
+class PromptEncoder:
+    """Encodes rows as prompts, with the `positions` that predict the words' tokens, and these tokens as `targets`."""
 
-    def __init__(self, template: Template, words: Sequence[str], shown: str, reading: InputSpec) -> None:
-        """Take the words to be scored and what is shown before each row."""
-        self.template, self.words, self.shown, self.reading = template, words, shown, reading
-        self.opens, self.closes = frame(reading.tokenizer)
-        if reading.family == "decoder":
+    def __init__(self, template: Template, words: Sequence[str], shown: str, spec: InputSpec) -> None:
+        """Store the label words to score, and the examples to show before each row."""
+        self.template, self.words, self.shown, self.spec = template, words, shown, spec
+        self.prefix, self.suffix = frame(spec.tokenizer)
+        if spec.family == "decoder":
             template.require_label_last()
 
     def features(self, texts: Sequence[str]) -> list[Feature]:
-        """Return what the model reads; the longest text is cut at its end until that fits, what is shown stays whole.
+        """Return the features of a prompt; texts are truncated at their end, the longest first, the examples never.
 
-        Words that are asked by the same tokens share a feature: all of one token for a decoder, all of as many tokens
-        for an encoder, which has as many masks to fill.
+        Words with the same input ids share a feature: for a decoder, all words of one token; for an encoder, all words
+        with the same number of tokens, since each token needs a mask.
         """
         while True:
-            found = self._passes(texts)
-            length = max(len(feature["input_ids"]) for feature in found)
-            if length <= self.reading.max_length:
-                return found
-            spans = [self._spans(text) for text in texts]
-            longest = max(range(len(texts)), key=lambda place: len(spans[place]))
-            whole = len(spans[longest])
-            if not whole:
+            features = self._features(texts)
+            length = max(len(feature["input_ids"]) for feature in features)
+            if length <= self.spec.max_length:
+                return features
+            offsets = [self._offsets(text) for text in texts]
+            longest = max(range(len(texts)), key=lambda i: len(offsets[i]))
+            tokens = len(offsets[longest])
+            if not tokens:
                 raise DataError(
-                    f"a prompt takes {length} tokens, most of them of the template and the rows that it shows",
-                    allowed=f"training.max_length is {self.reading.max_length}",
+                    f"the template and its examples take {length} tokens",
+                    allowed=f"training.max_length is {self.spec.max_length}",
                     do="Raise training.max_length, or lower task.shots",
                 )
-            # At most half at a time: the others of a row give their share.
-            kept = max(whole - (length - self.reading.max_length), whole // 2)
-            # A character may be several tokens: something must go each time.
-            end = min(spans[longest][kept - 1][1], len(texts[longest]) - 1) if kept else 0
-            texts = [text[:end] if place == longest else text for place, text in enumerate(texts)]
+            # Remove at most half at a time, so that the other texts of the row are truncated too.
+            kept = max(tokens - (length - self.spec.max_length), tokens // 2)
+            # One character may be several tokens, so remove at least one character each time.
+            end = min(offsets[longest][kept - 1][1], len(texts[longest]) - 1) if kept else 0
+            texts = [text[:end] if i == longest else text for i, text in enumerate(texts)]
 
-    def _passes(self, texts: Sequence[str]) -> list[Feature]:
+    def _features(self, texts: Sequence[str]) -> list[Feature]:
+        """Return the features of a prompt without truncation."""
         before, after = self.template.around(texts)
-        ask = self._continued if self.reading.family == "decoder" else self._filled
+        encode = self._causal if self.spec.family == "decoder" else self._cloze
         features: dict[tuple[int, ...], Feature] = {}
-        for number, word in enumerate(self.words):
-            ids, places, targets = ask(self.shown + before, after, word)
-            feature = features.setdefault(tuple(ids), {"input_ids": ids, "words": [], "places": [], "targets": []})
-            feature["words"].append(number)
-            feature["places"].append(places)
+        for index, word in enumerate(self.words):
+            ids, positions, targets = encode(self.shown + before, after, word)
+            feature = features.setdefault(tuple(ids), {"input_ids": ids, "words": [], "positions": [], "targets": []})
+            feature["words"].append(index)
+            feature["positions"].append(positions)
             feature["targets"].append(targets)
         return list(features.values())
 
-    def _continued(self, before: str, _: str, word: str) -> tuple[list[int], list[int], list[int]]:
-        """Let a decoder go on; a blank before the word belongs to the word's token, as it does in running text."""
+    def _causal(self, before: str, _: str, word: str) -> tuple[list[int], list[int], list[int]]:
+        """Encode a prompt that a decoder continues; a space before the word belongs to the word's token."""
         stem, continued = self._ids(before.rstrip(" ")), self._ids(before + word)
-        # Where nothing stands before the word, something must: a decoder predicts after a token.
-        opens = self.opens or ([] if stem else [beginning(self.reading)])
-        prompt, whole = [*opens, *stem], [*opens, *continued]
+        # A decoder needs at least one token before the word.
+        prefix = self.prefix or ([] if stem else [start_token(self.spec)])
+        prompt, whole = [*prefix, *stem], [*prefix, *continued]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False)))
         return whole[:-1], list(range(same - 1, len(whole) - 1)), whole[same:]
 
-    def _filled(self, before: str, after: str, word: str) -> tuple[list[int], list[int], list[int]]:
-        """Let an encoder fill in as many masks as the word has tokens."""
+    def _cloze(self, before: str, after: str, word: str) -> tuple[list[int], list[int], list[int]]:
+        """Encode a prompt for an encoder, with one mask for each token of the word."""
         stem = before.rstrip(" ")
-        targets, start = self._ids(before[len(stem) :] + word), [*self.opens, *self._ids(stem)]
-        masks = [self.reading.tokenizer.mask_token_id] * len(targets)
-        ids = [*start, *masks, *self._ids(after), *self.closes]
+        targets, start = self._ids(before[len(stem) :] + word), [*self.prefix, *self._ids(stem)]
+        masks = [self.spec.tokenizer.mask_token_id] * len(targets)
+        ids = [*start, *masks, *self._ids(after), *self.suffix]
         return ids, list(range(len(start), len(start) + len(masks))), targets
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.reading.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return list(self.spec.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        found = self.reading.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return list(found["offset_mapping"])
+    def _offsets(self, text: str) -> list[tuple[int, int]]:
+        encoded = self.spec.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return list(encoded["offset_mapping"])

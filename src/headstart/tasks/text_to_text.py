@@ -1,4 +1,4 @@
-"""Any task as text: a template makes the source, and the gold value is written out in words."""
+"""Text-to-text: a template turns a row into the source, and the gold value is the target text."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ SOURCE = ColumnKind(
 
 
 class TextToText(WritingTask):
-    """Any other task cast as text, with a template for the source and words for the labels."""
+    """Any task in text-to-text form, with a template for the source and words for the labels."""
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5, section 2.4; McCann et al. 2018, decaNLP"
     families: ClassVar[tuple[str, ...]] = ("encoder-decoder", "decoder")
 
     class Config(WritingSettings):
-        """How a row becomes a source, what its gold value is, and how that is written."""
+        """The template of the source, the kind of gold value, and its form as text."""
 
         kind: Literal["text_to_text"] = "text_to_text"
         template: str = Field("{text}", description='the source, with columns in braces: "question: {question}"')
         target: str = Field("label", description="the column with the gold value")
         gold: Literal["label", "labels", "number", "text", "answers"] = Field(
-            "label", description="what it holds: a label, one for each word, a number, a text, or SQuAD's answers"
+            "label",
+            description="the kind of gold value: a label, a list of labels (one per word), a number, a text, or "
+            "SQuAD's answers",
         )
-        words: dict[str, str] = Field({}, description="the word for each label; unless given, the label itself")
-        step: float = Field(0.2, gt=0, description="numbers are written in such steps; T5 has 0.2 for STS-B")
-        metric: str | None = Field(None, description="selects models; unless set, the usual one of this kind of gold")
+        words: dict[str, str] = Field({}, description="the word for each label; default: the label itself")
+        step: float = Field(0.2, gt=0, description="numbers are rounded to this step; T5 used 0.2 for STS-B")
+        metric: str | None = Field(
+            None, description="the metric that selects models; default: the usual one for this kind of gold value"
+        )
 
         @field_validator("words", mode="before")
         @classmethod
@@ -52,76 +56,76 @@ class TextToText(WritingTask):
 
         @model_validator(mode="after")
         def _metric_fits(self) -> TextToText.Config:
-            fitting = CASTS[self.gold].metrics
-            if self.metric is not None and self.metric not in fitting:
+            allowed = CASTS[self.gold].metrics
+            if self.metric is not None and self.metric not in allowed:
                 raise ValueError(
-                    f"metric is {self.metric!r}, and gold is {self.gold!r}. Choose one of {', '.join(fitting)}."
+                    f"metric is {self.metric!r}, but gold is {self.gold!r}. Choose one of {', '.join(allowed)}."
                 )
             return self
 
     def __init__(self, config: Any) -> None:
-        """Remember the section of the recipe, and how its kind of gold is written."""
+        """Store the config, and create the cast for its kind of gold value."""
         super().__init__(config)
         self.cast: Cast = CASTS[config.gold](config.words, config.step)
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Name the template's columns and the gold one, the same in every split."""
+        """Return the template's columns and the gold column."""
         sources = [InputColumn(name, SOURCE, "task.template") for name in columns_of(self.config.template)]
         return [*sources, InputColumn(self.config.target, self.cast.kind, "task.target", is_gold=True)]
 
     def fit_labels(self, train: Examples) -> None:
-        """Learn what the cast needs: the label set, or a number to fall back on."""
+        """Fit the cast: the label set, and the prediction for texts that are no answer."""
         self.cast.fit(train)
         self.labels = self.cast.labels
 
     def state(self) -> dict[str, Any]:
-        """Return the label set, and what a text stands for that is no answer."""
+        """Return the label set, and the prediction for texts that are no answer."""
         return {"labels": self.labels, "fallback": self.cast.fallback}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take both back."""
+        """Restore the label set and the fallback prediction."""
         self.labels, self.cast.fallback = list(state["labels"]), state["fallback"]
         self.cast.labels = self.labels
 
-    def encode(self, examples: Examples, reading: InputSpec, training: bool = False) -> list[Feature]:
-        """Fill the template, the longest column shortened until it fits; training rows carry the target."""
-        self.cast.check(lambda text: _respelt(text, reading))
+    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
+        """Fill the template, truncating the longest column to fit; training features get the target."""
+        self.cast.check(lambda text: _round_trip(text, spec))
         names = columns_of(self.config.template)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*(examples.columns[n] for n in names), strict=True)]
-        room = self.room(reading) if reading.family == "decoder" else 0
-        fitted = [self._fitted(row, reading, reading.max_length - room) for row in rows]
+        max_new = self.max_new_tokens(spec) if spec.family == "decoder" else 0
+        fitted = [self._fitted(row, spec, spec.max_length - max_new) for row in rows]
         targets = [self.cast.write(gold) for gold in examples.labels] if training else None
-        features = self.written([source for source, _ in fitted], targets, reading)
+        features = self.features_of([source for source, _ in fitted], targets, spec)
         for row, feature, (_, cut) in zip(rows, features, fitted, strict=True):
             feature["cut"] |= cut
             lists = [value for value in row.values() if isinstance(value, list)]
             feature["words"] = len(lists[0] if lists else str(row[names[0]]).split())
         return features
 
-    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Read each written text as a prediction."""
-        spelt: dict[str, str] = {}
+    def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Convert each generated text to a prediction."""
+        spellings: dict[str, str] = {}
 
         def spell(text: str) -> str:
-            return spelt[text] if text in spelt else spelt.setdefault(text, _respelt(text, reading))
+            return spellings[text] if text in spellings else spellings.setdefault(text, _round_trip(text, spec))
 
         return [
-            self.cast.read(text_of(ids, reading), spell, feature["words"])
+            self.cast.read(text_of(ids, spec), spell, feature["words"])
             for ids, feature in zip(outputs, features, strict=True)
         ]
 
     def metrics(self) -> tuple[str, ...]:
-        """Name the metrics of this kind of gold, the selecting one first."""
-        usual = self.cast.applicable_methods()
+        """Return the metrics for this kind of gold value, the selection metric first."""
+        usual = self.cast.applicable_metrics()
         first = self.config.metric or usual[0]
         return (first, *(name for name in usual if name != first))
 
     def toy_examples(self, texts: Sequence[str]) -> Examples:
-        """Make of each text a gold value of the kind: how long it is, in words or in numbers, or how it begins."""
-        middle = sorted(map(len, texts))[len(texts) // 2]
+        """Derive a gold value of the configured kind from each text: its length or its first words."""
+        median = sorted(map(len, texts))[len(texts) // 2]
         words = [text.split() or ["nothing"] for text in texts]
         gold: dict[str, list[Any]] = {
-            "label": ["long" if len(text) >= middle else "short" for text in texts],
+            "label": ["long" if len(text) >= median else "short" for text in texts],
             "labels": [["long" if len(word) > 4 else "short" for word in row] for row in words],
             "number": [len(text) / 100 for text in texts],
             "text": [" ".join(row[:5]) for row in words],
@@ -133,21 +137,20 @@ class TextToText(WritingTask):
         rows: list[Any] = words if self.config.gold == "labels" else list(texts)
         return Examples(dict.fromkeys(columns_of(self.config.template), rows), gold[self.config.gold], "toy rows")
 
-    def _fitted(self, row: Mapping[str, Any], reading: InputSpec, most: int) -> tuple[str, bool]:
-        """Fill the template; of a source that is too long, the end of its longest column is left out, then others.
+    def _fitted(self, row: Mapping[str, Any], spec: InputSpec, max_tokens: int) -> tuple[str, bool]:
+        """Fill the template; a source that is too long loses the end of its longest column, then of the others.
 
-        Returns the source, and whether something was left out.
+        Returns the source, and whether it was truncated.
         """
         texts = {name: self._as_text(value) for name, value in row.items()}
         whole = dict(texts)
         for longest in sorted(texts, key=lambda name: -len(texts[name])):
-            while (excess := len(reading.tokenizer(self._filled(texts))["input_ids"]) - most) > 0 and texts[longest]:
-                bare = reading.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
-                first_lacking = (
-                    bare["offset_mapping"][max(len(bare["input_ids"]) - excess, 0)][0] if bare["input_ids"] else 0
-                )
-                # One character or blank may be several tokens: something must go each time.
-                texts[longest] = texts[longest][: min(first_lacking, len(texts[longest]) - 1)].rstrip()
+            while (excess := len(spec.tokenizer(self._filled(texts))["input_ids"]) - max_tokens) > 0 and texts[longest]:
+                encoded = spec.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
+                ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+                end = offsets[max(len(ids) - excess, 0)][0] if ids else 0
+                # One character may be several tokens, so remove at least one character each time.
+                texts[longest] = texts[longest][: min(end, len(texts[longest]) - 1)].rstrip()
         return self._filled(texts), texts != whole
 
     def _filled(self, texts: Mapping[str, str]) -> str:
@@ -155,25 +158,25 @@ class TextToText(WritingTask):
         return "".join(literal + ("" if name is None else texts[name]) for literal, name, _, _ in fields)
 
     def _as_text(self, value: Any) -> str:
-        """Return a column's value as text; a list is one of words where each has a label, else one of choices."""
+        """Return a column's value as text; a list is joined as words if gold is `labels`, else as lettered choices."""
         if not isinstance(value, list):
             return str(value)
         if self.config.gold == "labels":
             return " ".join(value)
-        return " ".join(f"({chr(ord('a') + place)}) {text}" for place, text in enumerate(value))
+        return " ".join(f"({chr(ord('a') + i)}) {text}" for i, text in enumerate(value))
 
 
 def columns_of(template: str) -> list[str]:
-    """Return the names in a template's braces, each once."""
+    """Return the column names of a template, each once."""
     fields = [field for field in string.Formatter().parse(template) if field[1] is not None]
     for _, name, form, conversion in fields:
         if not name or form or conversion or set(name) & set(".[]"):
-            raise ValueError(f"the template {template!r} has a field that is no name of a column")
+            raise ValueError(f"the template {template!r} has a field that is not a column name")
     if not fields:
-        raise ValueError(f"the template {template!r} names no column. Write one in braces, such as {{text}}.")
+        raise ValueError(f"the template {template!r} has no column. Write one in braces, such as {{text}}.")
     return list(dict.fromkeys(str(name) for _, name, _, _ in fields))
 
 
-def _respelt(text: str, reading: InputSpec) -> str:
-    """Return a text as it comes back from the tokenizer."""
-    return text_of(reading.tokenizer(text, add_special_tokens=False)["input_ids"], reading)
+def _round_trip(text: str, spec: InputSpec) -> str:
+    """Return a text after encoding and decoding."""
+    return text_of(spec.tokenizer(text, add_special_tokens=False)["input_ids"], spec)

@@ -1,4 +1,4 @@
-"""Pairs of texts whose second one may be long: read in windows that overlap, with each token's place in the text."""
+"""Overlapping windows over pairs of texts with a long second text, with the character offsets of each token."""
 
 from __future__ import annotations
 
@@ -11,104 +11,105 @@ import numpy as np
 from headstart.core.data import InputSpec, Ints
 from headstart.core.errors import ArtifactError
 
-_BLANKS = re.compile(r"\s+")
-_TOGETHER = 256
-"""Pairs tokenised at a time: the tokenizer's own lists of offsets take many times the memory of arrays."""
+_WHITESPACE = re.compile(r"\s+")
+_PAIRS_PER_CALL = 256
+"""Pairs tokenized at a time: the tokenizer's lists of offsets take many times the memory of arrays."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The first text and as much of the second as fits, in tokens."""
+    """The tokens of the first text and of the part of the second text that fits."""
 
     pair: int
-    """The number of the pair."""
+    """The index of the pair."""
     input_ids: list[int]
     token_type_ids: list[int] | None
     offsets: Ints = field(repr=False)
-    """Shape (tokens, 2): from and up to which character of the second text, after blanks, a token stands; else -1."""
-    begins: int
-    """The first character that the window holds all tokens of, and of those that follow."""
-    ends: int
-    """The character up to which it does."""
+    """Shape (tokens, 2): start and end character of each token in the second text, without leading spaces; else -1."""
+    start: int
+    """The first character from which on the window contains all tokens."""
+    end: int
+    """The character up to which the window contains all tokens."""
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last token that hold some characters; None where the window lacks a part."""
-        held = np.flatnonzero((self.offsets[:, 1] > start) & (self.offsets[:, 0] < end) & (self.offsets[:, 0] >= 0))
-        if start < self.begins or end > self.ends or not len(held):
+        """Return the first and last token of a character span; None if the window does not contain all of it."""
+        tokens = np.flatnonzero((self.offsets[:, 1] > start) & (self.offsets[:, 0] < end) & (self.offsets[:, 0] >= 0))
+        if start < self.start or end > self.end or not len(tokens):
             return None
-        return int(held[0]), int(held[-1])
+        return int(tokens[0]), int(tokens[-1])
 
 
 def windows(
-    first: Sequence[str], second: Sequence[str], reading: InputSpec, stride: int, most_of_first: int
+    first: Sequence[str], second: Sequence[str], spec: InputSpec, stride: int, max_first: int
 ) -> Iterator[Window]:
-    """Yield the windows of all pairs in order; neighbours share `stride` tokens, or half of the room if that is less.
+    """Yield the windows of all pairs in order.
 
-    `most_of_first` tokens of a first text are read, or as many as leave half of the room to the second.
+    Neighboring windows share `stride` tokens, but at most half of the tokens that the second text has in a window. The
+    first text is truncated to `max_first` tokens, but to at most half of the window.
     """
-    tokenizer = reading.tokenizer
+    tokenizer = spec.tokenizer
     if not tokenizer.is_fast:
-        raise ArtifactError("the tokenizer cannot tell where its tokens stand in a text", do="Use a fast tokenizer")
-    room = reading.max_length - tokenizer.num_special_tokens_to_add(pair=True)
-    most = min(most_of_first, room // 2)
-    shared = min(stride, (room - most) // 2)
-    for start in range(0, len(first), _TOGETHER):
-        texts = second[start : start + _TOGETHER]
+        raise ArtifactError("the tokenizer gives no character offsets", do="Use a fast tokenizer")
+    room = spec.max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    max_first = min(max_first, room // 2)
+    overlap = min(stride, (room - max_first) // 2)
+    for start in range(0, len(first), _PAIRS_PER_CALL):
+        texts = second[start : start + _PAIRS_PER_CALL]
         encoded = tokenizer(
-            _beginnings(first[start : start + _TOGETHER], reading, most), list(texts), truncation="only_second",
-            max_length=reading.max_length, stride=shared, return_overflowing_tokens=True, return_offsets_mapping=True,
+            _truncated(first[start : start + _PAIRS_PER_CALL], spec, max_first), list(texts), truncation="only_second",
+            max_length=spec.max_length, stride=overlap, return_overflowing_tokens=True, return_offsets_mapping=True,
             return_attention_mask=False,
         )  # fmt: skip
         owners = encoded["overflow_to_sample_mapping"]
-        places = [np.asarray(offsets, dtype=np.int64).reshape(-1, 2) for offsets in encoded["offset_mapping"]]
-        beyond = [_beyond_blanks(text) for text in texts]
-        for number, (owner, offsets) in enumerate(zip(owners, places, strict=True)):
-            # Some tokenizers count the blank before a word as the word's, and the same one not in every window.
-            offsets[:, 0] = np.minimum(beyond[owner][np.minimum(offsets[:, 0], len(texts[owner]))], offsets[:, 1])
-            offsets[[of != 1 for of in encoded.sequence_ids(number)]] = -1
-        for number, (owner, offsets) in enumerate(zip(owners, places, strict=True)):
-            before = places[number - 1] if number and owners[number - 1] == owner else None
-            after = places[number + 1] if number + 1 < len(owners) and owners[number + 1] == owner else None
-            begins, ends = _held(offsets, before, after, shared)
+        all_offsets = [np.asarray(offsets, dtype=np.int64).reshape(-1, 2) for offsets in encoded["offset_mapping"]]
+        word_starts = [_skip_whitespace(text) for text in texts]
+        for i, (owner, offsets) in enumerate(zip(owners, all_offsets, strict=True)):
+            # Some tokenizers count the space before a word as part of the word, but not in every window.
+            offsets[:, 0] = np.minimum(word_starts[owner][np.minimum(offsets[:, 0], len(texts[owner]))], offsets[:, 1])
+            offsets[[sequence != 1 for sequence in encoded.sequence_ids(i)]] = -1
+        for i, (owner, offsets) in enumerate(zip(owners, all_offsets, strict=True)):
+            before = all_offsets[i - 1] if i and owners[i - 1] == owner else None
+            after = all_offsets[i + 1] if i + 1 < len(owners) and owners[i + 1] == owner else None
+            first_character, end = _covered(offsets, before, after, overlap)
             yield Window(
                 pair=start + owner,
-                input_ids=encoded["input_ids"][number],
-                token_type_ids=encoded["token_type_ids"][number] if "token_type_ids" in encoded else None,
+                input_ids=encoded["input_ids"][i],
+                token_type_ids=encoded["token_type_ids"][i] if "token_type_ids" in encoded else None,
                 offsets=offsets,
-                begins=begins,
-                ends=len(texts[owner]) if ends is None else ends,
+                start=first_character,
+                end=len(texts[owner]) if end is None else end,
             )
 
 
-def _beyond_blanks(text: str) -> Ints:
-    """Return for each place in a text, its end too, the next one at which no blank stands."""
-    places = np.arange(len(text) + 1)
-    for blanks in _BLANKS.finditer(text):
-        places[blanks.start() : blanks.end()] = blanks.end()
-    return places
+def _skip_whitespace(text: str) -> Ints:
+    """Return for each position of a text, and its end, the next position that is not whitespace."""
+    positions = np.arange(len(text) + 1)
+    for spaces in _WHITESPACE.finditer(text):
+        positions[spaces.start() : spaces.end()] = spaces.end()
+    return positions
 
 
-def _held(offsets: Ints, before: Ints | None, after: Ints | None, shared: int) -> tuple[int, int | None]:
-    """Return from and up to which character a window holds all tokens; None is the text's end.
+def _covered(offsets: Ints, before: Ints | None, after: Ints | None, overlap: int) -> tuple[int, int | None]:
+    """Return the first character and the end of the text that a window covers; an end of None is the text's end.
 
-    Byte-level tokenizers write one character by several tokens, and a window may begin or end between them.
+    Byte-level tokenizers encode one character as several tokens, and a window may start or end between them.
     """
-    begins, ends = 0, None
-    here = offsets[offsets[:, 0] >= 0]
+    start, end = 0, None
+    own = offsets[offsets[:, 0] >= 0]
     if before is not None:
-        last_lacking = before[before[:, 0] >= 0][-shared - 1]
-        begins = int(here[0, 0] if last_lacking[1] <= here[0, 0] else here[0, 1])
+        last_missing = before[before[:, 0] >= 0][-overlap - 1]
+        start = int(own[0, 0] if last_missing[1] <= own[0, 0] else own[0, 1])
     if after is not None:
-        first_lacking = after[after[:, 0] >= 0][shared]
-        ends = int(here[-1, 1] if first_lacking[0] >= here[-1, 1] else here[-1, 0])
-    return begins, ends
+        first_missing = after[after[:, 0] >= 0][overlap]
+        end = int(own[-1, 1] if first_missing[0] >= own[-1, 1] else own[-1, 0])
+    return start, end
 
 
-def _beginnings(texts: Sequence[str], reading: InputSpec, most: int) -> list[str]:
-    """Return the texts without blanks before them, cut after so many tokens."""
+def _truncated(texts: Sequence[str], spec: InputSpec, max_tokens: int) -> list[str]:
+    """Return the texts without leading whitespace, truncated to a number of tokens."""
     stripped = [text.lstrip() for text in texts]
-    encoded = reading.tokenizer(stripped, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    encoded = spec.tokenizer(stripped, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     return [
-        text if len(offsets) <= most else text[: offsets[most - 1][1]]
+        text if len(offsets) <= max_tokens else text[: offsets[max_tokens - 1][1]]
         for text, offsets in zip(stripped, encoded, strict=True)
     ]

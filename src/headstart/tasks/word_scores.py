@@ -1,4 +1,4 @@
-"""How likely a model finds some words at some places."""
+"""Log-probabilities of words at given positions of a prompt."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from transformers import PreTrainedModel
 
 from headstart.core.data import Batch
 
-_LOGITS_TOGETHER = 1 << 26
-"""Numbers of a forward pass: 256 MB in 32 bits."""
-_WORTH_SHARING = 32
-"""Tokens that all rows begin with, from which on it pays to read them once."""
+_MAX_LOGITS = 1 << 26
+"""Logits per forward pass: 256 MB in float32."""
+_MIN_SHARED_PREFIX = 32
+"""Length in tokens from which on it pays to run a prefix that all rows share only once."""
 
 
 def word_scores(model: PreTrainedModel, batch: Batch) -> list[Any]:
     """Return for each row the log-probabilities of its words, each the sum over its tokens.
 
-    `targets` holds the words' tokens, of shape (rows, words, tokens), filled up by -100, and `places` where the model
-    predicts them.
+    `targets` holds the words' tokens, shape (rows, words, tokens), padded with -100; `positions`, of the same shape,
+    holds the positions that predict them.
     """
-    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-    width = len(torch.unique(batch["places"])) if keeps else batch["input_ids"].shape[1]
-    together = max(1, _LOGITS_TOGETHER // (width * model.config.vocab_size))
-    found: list[Any] = []
-    for start in range(0, len(batch["input_ids"]), together):
-        part = {name: tensor[start : start + together] for name, tensor in batch.items()}
-        logits, places = _continued(model, part) if keeps else (_logits(model, part), part["places"])
-        rows = torch.arange(len(places), device=places.device)[:, None, None]
-        chances = logits[rows, places].float().log_softmax(-1)
+    is_causal = "logits_to_keep" in inspect.signature(model.forward).parameters
+    width = len(torch.unique(batch["positions"])) if is_causal else batch["input_ids"].shape[1]
+    chunk = max(1, _MAX_LOGITS // (width * model.config.vocab_size))
+    all_scores: list[Any] = []
+    for start in range(0, len(batch["input_ids"]), chunk):
+        part = {name: tensor[start : start + chunk] for name, tensor in batch.items()}
+        logits, positions = _causal_logits(model, part) if is_causal else (_logits(model, part), part["positions"])
+        rows = torch.arange(len(positions), device=positions.device)[:, None, None]
+        log_probs = logits[rows, positions].float().log_softmax(-1)
         targets = part["targets"]
-        scores = chances.gather(-1, targets.clamp(min=0)[..., None])[..., 0].masked_fill(targets == -100, 0.0).sum(-1)
+        scores = log_probs.gather(-1, targets.clamp(min=0)[..., None])[..., 0].masked_fill(targets == -100, 0.0).sum(-1)
         words = (targets[..., 0] != -100).sum(-1).tolist()
-        found += [row[:count] for row, count in zip(scores.cpu().numpy(), words, strict=True)]
-    return found
+        all_scores += [row[:count] for row, count in zip(scores.cpu().numpy(), words, strict=True)]
+    return all_scores
 
 
 def _logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -43,19 +43,19 @@ def _logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     return logits
 
 
-def _continued(model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits of a decoder at the places that are asked for, and where among these each place is.
+def _causal_logits(model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a decoder's logits at the needed positions, and the index of each position among them.
 
-    Examples that stand before every question are read once and remembered, since they are most of a prompt.
+    The examples that all prompts start with are run once and cached, since they are most of a prompt.
     """
     ids, mask = batch["input_ids"], batch["attention_mask"]
-    kept, places = torch.unique(batch["places"][batch["targets"] != -100]), batch["places"]
-    places = torch.searchsorted(kept, places.contiguous())
-    alike = ((ids == ids[:1]) & (mask == 1)).all(0)
-    shared = min(int(alike.long().cumprod(0).sum()), int(kept[0]))
-    if len(ids) == 1 or shared < _WORTH_SHARING:
-        return model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits, places
-    known = model(input_ids=ids[:1, :shared], use_cache=True, logits_to_keep=1).past_key_values
-    known.batch_repeat_interleave(len(ids))
-    output = model(input_ids=ids[:, shared:], attention_mask=mask, past_key_values=known, logits_to_keep=kept - shared)
-    return output.logits, places
+    kept = torch.unique(batch["positions"][batch["targets"] != -100])
+    indices = torch.searchsorted(kept, batch["positions"].contiguous())
+    same = ((ids == ids[:1]) & (mask == 1)).all(0)
+    shared = min(int(same.long().cumprod(0).sum()), int(kept[0]))
+    if len(ids) == 1 or shared < _MIN_SHARED_PREFIX:
+        return model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits, indices
+    cache = model(input_ids=ids[:1, :shared], use_cache=True, logits_to_keep=1).past_key_values
+    cache.batch_repeat_interleave(len(ids))
+    output = model(input_ids=ids[:, shared:], attention_mask=mask, past_key_values=cache, logits_to_keep=kept - shared)
+    return output.logits, indices

@@ -1,7 +1,7 @@
-"""What tasks share whose answer is written token by token, by an encoder-decoder or a decoder.
+"""Shared parts of the tasks that generate text, with an encoder-decoder or a decoder.
 
-An encoder-decoder reads the source and writes the target. A decoder reads the source and goes on with the target after
-a space; its loss is on the target alone, and what it is to continue is padded on the left.
+An encoder-decoder reads the source and generates the target. A decoder continues the source with a space and the
+target; its loss covers the target only, and sources are padded on the left for generation.
 """
 
 from __future__ import annotations
@@ -20,139 +20,144 @@ from headstart.tasks.base import BaseTask, Padding, stack
 from headstart.tasks.source import unwrap_peft
 
 _KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache")
-"""What a generation config says of its network, and not of what is to be written."""
+"""Fields of a generation config that describe the network, not the decoding."""
 
 
 class WritingSettings(Section):
-    """How long a target is, and how one is searched for; names are those of transformers' GenerationConfig."""
+    """Target length and decoding; the names are those of transformers' GenerationConfig."""
 
     kind: str = ""
-    max_target: int = Field(64, ge=2, description="tokens of the longest target: cut in training, the end of writing")
-    num_beams: int = Field(1, ge=1, description="beams of the search for the likeliest text; 1: greedy")
-    length_penalty: float = Field(1.0, description="with beams: above 0 favours long texts, below 0 short ones")
-    no_repeat_ngram_size: int = Field(0, ge=0, description="no run of so many tokens is written twice; 0: any may be")
+    max_target: int = Field(64, ge=2, description="maximum length of a target in tokens, in training and in generation")
+    num_beams: int = Field(1, ge=1, description="number of beams for beam search; 1: greedy decoding")
+    length_penalty: float = Field(1.0, description="for beam search: above 0 favors long sequences, below 0 short ones")
+    no_repeat_ngram_size: int = Field(0, ge=0, description="n-grams of this size occur only once; 0: no limit")
 
     def keywords(self) -> dict[str, Any]:
-        """Return how it is searched, for transformers' GenerationConfig."""
+        """Return the decoding settings as keywords of transformers' GenerationConfig."""
         search = {"do_sample": False, "num_beams": self.num_beams, "no_repeat_ngram_size": self.no_repeat_ngram_size}
         return search | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
 
 
 class WritingTask(BaseTask):
-    """The answers of a task that writes texts; a subclass says which, by `encode`, `decode` and its columns."""
+    """Base class of tasks that generate text; subclasses define `encode`, `decode` and their columns."""
 
     paddings: ClassVar[Mapping[str, Padding]] = {
         "input_ids": Padding(mask="attention_mask"),
         "labels": Padding(-100),
         "end": Padding(0),
-        "room": Padding(0),
+        "max_new_tokens": Padding(0),
     }
 
     def auto_class(self, family: str) -> str:
-        """Name the language models of the two families."""
+        """Return the language model class of the family."""
         return "AutoModelForCausalLM" if family == "decoder" else "AutoModelForSeq2SeqLM"
 
     def prepare_head(self, model: PreTrainedModel) -> None:
-        """Let the saved model write as this task does; what a checkpoint was once told of writing does not count."""
+        """Set the generation config of the model to this task's; it replaces the checkpoint's."""
         network: Any = unwrap_peft(model)
         kept = {name: getattr(network.generation_config, name) for name in _KEPT}
         network.generation_config = GenerationConfig(
             **self.config.keywords(), **kept, max_new_tokens=self.config.max_target
         )
 
-    def room(self, reading: InputSpec) -> int:
-        """Return how many tokens a target may have; in a decoder it shares max_length with the source."""
-        most = reading.max_length // 2 if reading.family == "decoder" else self.config.max_target
-        return min(self.config.max_target, most)
+    def max_new_tokens(self, spec: InputSpec) -> int:
+        """Return the maximum number of target tokens; in a decoder, source and target share max_length."""
+        limit = spec.max_length // 2 if spec.family == "decoder" else self.config.max_target
+        return min(self.config.max_target, limit)
 
-    def written(self, sources: Sequence[str], targets: Sequence[str] | None, reading: InputSpec) -> list[Feature]:
-        """Return the features of some texts: with targets to train on, without them to be answered."""
-        tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
-        decodes = reading.family == "decoder"
-        room = self.room(reading)
-        most = reading.max_length - room if decodes else reading.max_length
-        encoded = tokenizer(list(sources), truncation=True, max_length=most, return_attention_mask=False)
-        read = encoded["input_ids"]
-        # A slow tokenizer does not tell what it left out.
-        cut = [bool(e.overflowing) for e in encoded.encodings] if tokenizer.is_fast else [False] * len(read)
-        if decodes:
-            # The end of the text is what the model is to write.
-            read = [ids[:-1] if ids and ids[-1] == end else ids for ids in read]
+    def features_of(self, sources: Sequence[str], targets: Sequence[str] | None, spec: InputSpec) -> list[Feature]:
+        """Tokenize sources, with targets for training and without for generation."""
+        tokenizer, end = spec.tokenizer, end_of(spec.tokenizer)
+        is_decoder = spec.family == "decoder"
+        max_new = self.max_new_tokens(spec)
+        max_source = spec.max_length - max_new if is_decoder else spec.max_length
+        encoded = tokenizer(list(sources), truncation=True, max_length=max_source, return_attention_mask=False)
+        all_ids = encoded["input_ids"]
+        # Slow tokenizers do not report truncation.
+        cut = [bool(e.overflowing) for e in encoded.encodings] if tokenizer.is_fast else [False] * len(all_ids)
+        if is_decoder:
+            # The model generates the end-of-text token, so the source must not end with it.
+            all_ids = [ids[:-1] if ids and ids[-1] == end else ids for ids in all_ids]
             first = end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-            read = [ids or [first] for ids in read]
+            all_ids = [ids or [first] for ids in all_ids]
         features: list[Feature] = [
-            {"input_ids": ids, "end": end, "room": room, "cut": lacks} for ids, lacks in zip(read, cut, strict=True)
+            {"input_ids": ids, "end": end, "max_new_tokens": max_new, "cut": is_cut}
+            for ids, is_cut in zip(all_ids, cut, strict=True)
         ]
         for feature, target in zip(features, targets or (), strict=targets is not None):
-            whole = self._target(target, reading)
-            ids = whole[:room]
-            feature["cut_target"] = len(whole) > room
-            before = len(feature["input_ids"]) if decodes else 0
+            whole = self._target(target, spec)
+            ids = whole[:max_new]
+            feature["cut_target"] = len(whole) > max_new
+            before = len(feature["input_ids"]) if is_decoder else 0
             feature["labels"] = [-100] * before + ids
-            if decodes:
+            if is_decoder:
                 feature["input_ids"] = feature["input_ids"] + ids
         return features
 
-    def collate(self, features: Sequence[Feature], reading: InputSpec) -> Batch:
-        """Pad and stack; what a decoder is to continue must stand at the right, next to what it writes."""
-        batch = dict(super().collate(features, reading))
-        if reading.family == "decoder" and "labels" not in batch:
+    def collate(self, features: Sequence[Feature], spec: InputSpec) -> Batch:
+        """Pad and stack; a decoder's sources are padded on the left for generation."""
+        batch = dict(super().collate(features, spec))
+        if spec.family == "decoder" and "labels" not in batch:
             ids = [feature["input_ids"] for feature in features]
-            batch["input_ids"] = stack(ids, reading.pad, "left")
+            batch["input_ids"] = stack(ids, spec.pad, "left")
             batch["attention_mask"] = stack([[1] * len(row) for row in ids], 0, "left")
         return batch
 
     def notes(self, features: Sequence[Feature]) -> list[str]:
-        """Say how many sources the model does not read to their end, and how many targets it does not learn to."""
-        told = {"cut": "sources are cut at training.max_length", "cut_target": "targets are cut at task.max_target"}
-        counts = {key: sum(bool(feature.get(key)) for feature in features) for key in told}
-        return [f"{count:,} of {len(features):,} {told[key]}." for key, count in counts.items() if count]
+        """Return notes with the number of truncated sources and of truncated targets."""
+        messages = {
+            "cut": "sources are truncated to training.max_length",
+            "cut_target": "targets are truncated to task.max_target",
+        }
+        counts = {key: sum(bool(feature.get(key)) for feature in features) for key in messages}
+        return [f"{count:,} of {len(features):,} {messages[key]}." for key, count in counts.items() if count]
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return cross-entropy, summed over the targets' tokens."""
+        """Return the cross-entropy, summed over the target tokens."""
         labels, inputs = batch["labels"], {name: batch[name] for name in ("input_ids", "attention_mask")}
         if model.config.is_encoder_decoder:
             network: Any = model
             inputs["decoder_input_ids"] = network.prepare_decoder_input_ids_from_labels(labels=labels)
-        # Virtual tokens of peft's stand before those of the batch.
+        # peft's virtual tokens come before those of the batch.
         logits = model(**inputs).logits[:, -labels.shape[1] :].float()
         if not model.config.is_encoder_decoder:
             logits, labels = logits[:, :-1], labels[:, 1:]
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens that are read, by an encoder-decoder's two sides together."""
+        """Return the number of tokens read, by encoder and decoder together."""
         targets, read = batch.get("labels"), batch["input_ids"].numel()
-        # A decoder's targets lie among its inputs, and its labels have their shape.
+        # A decoder's inputs include the targets, and its labels have the same shape.
         return read if targets is None or targets.shape == batch["input_ids"].shape else read + targets.numel()
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
-        """Let the model write, and return the ids up to the end of the text."""
+        """Generate, and return the new ids up to the end-of-text token."""
         network: Any = model
-        # An adapter is opened on a checkpoint with a config of its own.
+        # A reopened adapter has the checkpoint's generation config.
         self.prepare_head(model)
         end = int(batch["end"][0])
-        found = network.generate(
+        generated = network.generate(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], eos_token_id=end, pad_token_id=end,
-            max_new_tokens=int(batch["room"].max()), max_length=None,
+            max_new_tokens=int(batch["max_new_tokens"].max()), max_length=None,
         )  # fmt: skip
-        new = found[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
+        new = generated[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
         return [ids[: ids.index(end)] if end in ids else ids for ids in new]
 
-    def _target(self, text: str, reading: InputSpec) -> list[int]:
-        tokenizer, end = reading.tokenizer, end_of(reading.tokenizer)
-        if reading.family == "decoder":
+    def _target(self, text: str, spec: InputSpec) -> list[int]:
+        """Return the ids of a target, with the end-of-text token."""
+        tokenizer, end = spec.tokenizer, end_of(spec.tokenizer)
+        if spec.family == "decoder":
             return [*tokenizer(" " + text, add_special_tokens=False)["input_ids"], end]
         ids: list[int] = tokenizer(text_target=text)["input_ids"]
         return ids if ids and ids[-1] == end else [*ids, end]
 
 
 def end_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the token that ends a text: [SEP] where a tokenizer names no other."""
-    found: int = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    return found
+    """Return the id of the end-of-text token, or of [SEP] if the tokenizer has none."""
+    end: int = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    return end
 
 
-def text_of(ids: Sequence[int], reading: InputSpec) -> str:
-    """Return written ids as text."""
-    return str(reading.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+def text_of(ids: Sequence[int], spec: InputSpec) -> str:
+    """Decode generated ids to text, without special tokens."""
+    return str(spec.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()

@@ -1,8 +1,8 @@
-"""Vectors of tokens from what stands near them: counted in a minute, where a network needs hours to learn as much.
+"""Token vectors from co-occurrence counts, computed in about a minute.
 
-A shifted logarithm of co-occurrence counts, factorised, is what word2vec finds by gradient descent (Levy & Goldberg
-2014); counting costs one pass and no gradient. As the starting point of a network's embeddings they spare it the
-first millions of tokens. gensim and fastText would train word2vec itself, over words rather than a tokenizer's ids.
+word2vec implicitly factorizes a shifted logarithm of co-occurrence counts (Levy & Goldberg 2014). Counting takes one
+pass over the tokens and no gradient. Embeddings that start from these vectors save a network the first millions of
+tokens. gensim and fastText would train word2vec itself, but over words and not over a tokenizer's ids.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sklearn.utils.extmath import randomized_svd
 from headstart.tokens.shards import Shards
 
 _CHUNK = 1 << 23
-"""Tokens counted at once: a chunk's pairs at one distance take 200 MB."""
+"""Tokens per chunk. The pairs of a chunk at one distance take 200 MB."""
 _SMOOTHING = 0.75
-"""Power of the contexts' counts, as in word2vec's negative sampling: rare contexts say less (Levy et al. 2015)."""
+"""Exponent of the context counts, as in word2vec's negative sampling: it damps rare contexts (Levy et al. 2015)."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -27,44 +27,44 @@ Floats = npt.NDArray[np.float32]
 def vectors(
     corpora: Sequence[Shards], shares: Sequence[float], dimensions: int, window: int, limit_tokens: int
 ) -> Floats:
-    """Return a vector of length 1 for each id, or zeros for one that never occurs; no chance is involved.
+    """Return a unit vector for each id (vocabulary, dimensions), zeros for ids that never occur.
 
-    `limit_tokens` bounds what is counted over all corpora, each from its beginning and in its share. Memory grows with
-    the number of different pairs, at most the square of the vocabulary.
+    Properties: deterministic. `limit_tokens` bounds the tokens counted over all corpora; each corpus contributes its
+    share, from its beginning. Memory grows with the number of distinct pairs, at most the vocabulary size squared.
     """
     size = len(corpora[0].unigrams)
-    together = sparse.csr_matrix((size, size), dtype=np.float32)
+    total = sparse.csr_matrix((size, size), dtype=np.float32)
     for shards, share in zip(corpora, shares, strict=True):
-        counted = min(shards.tokens, max(1, round(limit_tokens * share)))
-        together = together + _counts(shards, counted, window, size) * (share / counted)
-    found = _informative(together + together.T)
+        tokens = min(shards.tokens, max(1, round(limit_tokens * share)))
+        total = total + _counts(shards, tokens, window, size) * (share / tokens)
+    information = _ppmi(total + total.T)
     rank = min(dimensions, size - 1)
-    left, strength, _ = randomized_svd(found, n_components=rank, n_iter=3, random_state=0)
-    # The square root of the strengths, and not the strengths, serves word similarity best (Levy et al. 2015).
+    left, singular_values, _ = randomized_svd(information, n_components=rank, n_iter=3, random_state=0)
+    # The square root of the singular values works best for word similarity (Levy et al. 2015).
     raw = np.zeros((size, dimensions), dtype=np.float32)
-    raw[:, :rank] = left * np.sqrt(strength)
-    raw[np.diff(found.indptr) == 0] = 0  # without a pair to tell of, what stands there is rounding
+    raw[:, :rank] = left * np.sqrt(singular_values)
+    raw[np.diff(information.indptr) == 0] = 0  # rows without any pair contain rounding errors only
     lengths = np.linalg.norm(raw, axis=1, keepdims=True)
     return np.divide(raw, lengths, out=np.zeros_like(raw), where=lengths > 0)
 
 
 def _counts(shards: Shards, tokens: int, window: int, size: int) -> sparse.csr_matrix:
-    """Return how often each id precedes each other within the window, near ones counting more, never across documents.
+    """Return how often each id precedes each other id within the window (size, size), within documents.
 
-    A pair at distance d counts (window - d + 1) / window, which is what word2vec's random window amounts to.
+    A pair at distance d has weight (window - d + 1) / window, the expectation of word2vec's random window.
     """
     total = sparse.csr_matrix((size, size), dtype=np.float32)
     for ids, document in _chunks(shards, tokens, window):
         for distance in range(1, min(window, len(ids) - 1) + 1):
-            together = document[:-distance] == document[distance:]
-            before, after = ids[:-distance][together], ids[distance:][together]
+            same_document = document[:-distance] == document[distance:]
+            before, after = ids[:-distance][same_document], ids[distance:][same_document]
             weights = np.full(len(before), (window - distance + 1) / window, dtype=np.float32)
             total = total + sparse.coo_matrix((weights, (before, after)), shape=(size, size)).tocsr()
     return total
 
 
 def _chunks(shards: Shards, tokens: int, window: int) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-    """Yield stretches of ids with the number of the document each belongs to; pairs across two chunks are let go."""
+    """Yield chunks of ids with the document index of each id; pairs across two chunks are not counted."""
     for start in range(0, tokens, _CHUNK):
         stop = min(start + _CHUNK, tokens)
         if stop - start > window:
@@ -72,8 +72,8 @@ def _chunks(shards: Shards, tokens: int, window: int) -> Iterator[tuple[npt.NDAr
             yield shards.read(start, stop).astype(np.int32), document
 
 
-def _informative(counts: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Turn symmetric counts into positive pointwise mutual information, contexts smoothed."""
+def _ppmi(counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return the positive pointwise mutual information of symmetric counts, with smoothed contexts."""
     rows = np.asarray(counts.sum(axis=1)).ravel()
     contexts = rows**_SMOOTHING
     contexts /= max(contexts.sum(), 1e-12)

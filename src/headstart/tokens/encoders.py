@@ -1,6 +1,6 @@
-"""Texts encoded on all cores: in this process while there are few, in processes of their own when there are more.
+"""Encodes texts on all cores: in this process while there are few, in a pool of processes when there are more.
 
-tokenizers has threads of its own, but what Python does around them would keep one core busy and the others waiting.
+tokenizers has its own threads, but the Python work around them would keep one core busy while the others wait.
 """
 
 from __future__ import annotations
@@ -16,79 +16,80 @@ from contextlib import contextmanager
 
 from tokenizers import Tokenizer
 
-from headstart.core.processes import clean_context, cores, die_with_parent, without_main
-from headstart.tokens.words import Encoded, Words
+from headstart.core.processes import clean_context, cores, exit_with_parent, without_main
+from headstart.tokens.word_cache import EncodedBatch, WordCache
 
-FEW_CHARACTERS = 8 << 20
-"""Text for which other processes are not worth their start."""
-_MOST_PROCESSES = 8
-"""More would have nothing to do: one process finds sentences and writes about as fast as so many encode."""
+POOL_THRESHOLD_CHARACTERS = 8 << 20
+"""Characters that are encoded in this process before a pool is started: for less text its start costs more."""
+_MAX_WORKERS = 8
+"""More workers would be idle: the process that splits sentences and writes shards keeps up with about eight."""
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
-def encoded(batches: Iterable[Sequence[str]], tokenizer: str) -> Iterator[Encoded]:
-    """Yield what a tokenizer, given as its JSON, makes of each batch of texts, in their order; few are read ahead.
+def encode_batches(batches: Iterable[Sequence[str]], tokenizer: str) -> Iterator[EncodedBatch]:
+    """Yield the ids of each batch of texts, in order, for a tokenizer that is given as its JSON.
 
-    No special tokens are added, and the name of one in a text is encoded as text.
+    No special tokens are added, and the name of a special token in a text is encoded as text. At most two batches per
+    worker are read ahead.
     """
-    left, processes = iter(batches), _processes()
-    yield from _here(left, tokenizer, FEW_CHARACTERS if processes > 1 else math.inf)
-    yield from _in_processes(left, tokenizer, processes)
+    remaining, workers = iter(batches), _worker_count()
+    yield from _encode_here(remaining, tokenizer, POOL_THRESHOLD_CHARACTERS if workers > 1 else math.inf)
+    yield from _encode_in_pool(remaining, tokenizer, workers)
 
 
-def _here(batches: Iterator[Sequence[str]], tokenizer: str, enough: float) -> Iterator[Encoded]:
-    """Encode in this process, until so many characters are through or all is done."""
-    words, characters = Words(_text_only(tokenizer)), 0
+def _encode_here(batches: Iterator[Sequence[str]], tokenizer: str, limit: float) -> Iterator[EncodedBatch]:
+    """Encode in this process until `limit` characters are encoded or no batch is left."""
+    cache, characters = WordCache(_text_only(tokenizer)), 0
     with _on_all_cores():
         for batch in batches:
-            yield words.encode(batch)
+            yield cache.encode(batch)
             characters += sum(map(len, batch))
-            if characters >= enough:
+            if characters >= limit:
                 return
 
 
-def _in_processes(batches: Iterator[Sequence[str]], tokenizer: str, processes: int) -> Iterator[Encoded]:
-    under_way = deque[Future[Encoded]]()
+def _encode_in_pool(batches: Iterator[Sequence[str]], tokenizer: str, workers: int) -> Iterator[EncodedBatch]:
+    pending = deque[Future[EncodedBatch]]()
     pool: ProcessPoolExecutor | None = None
     try:
         for batch in batches:
-            pool = pool or ProcessPoolExecutor(processes, clean_context(), initializer=_open, initargs=(tokenizer,))
+            pool = pool or ProcessPoolExecutor(workers, clean_context(), initializer=_start, initargs=(tokenizer,))
             with without_main():
-                under_way.append(pool.submit(_encode, batch))
-            if len(under_way) > 2 * processes:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+                pending.append(pool.submit(_encode, batch))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
 
-def _processes() -> int:
-    """Return how many may encode: one for each core, as many as tokenizers may have threads; a daemon alone."""
+def _worker_count() -> int:
+    """Return the number of processes that encode: one per core, at most RAYON_NUM_THREADS, and one in a daemon."""
     if multiprocessing.current_process().daemon:
         return 1
-    return min(int(os.environ.get("RAYON_NUM_THREADS") or cores()), cores(), _MOST_PROCESSES)
+    return min(int(os.environ.get("RAYON_NUM_THREADS") or cores()), cores(), _MAX_WORKERS)
 
 
-_opened: list[Words] = []
-"""What a process of the pool encodes with."""
+_worker_caches: list[WordCache] = []
+"""The cache of a worker process."""
 
 
-def _open(tokenizer: str) -> None:
-    """Prepare a process of the pool: it leaves an interruption to the one that started it."""
-    die_with_parent()
+def _start(tokenizer: str) -> None:
+    """Set up a worker. It ignores SIGINT, which the process that started it handles."""
+    exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[_PARALLELISM] = "false"
-    _opened.append(Words(_text_only(tokenizer)))
+    _worker_caches.append(WordCache(_text_only(tokenizer)))
 
 
-def _encode(texts: Sequence[str]) -> Encoded:
-    return _opened[-1].encode(texts)
+def _encode(texts: Sequence[str]) -> EncodedBatch:
+    return _worker_caches[-1].encode(texts)
 
 
 def _text_only(tokenizer: str) -> Tokenizer:
-    """Return a tokenizer that reads "[MASK]" in raw text as five characters or so, and never truncates."""
+    """Return a tokenizer that encodes "[MASK]" in raw text by its characters, and never truncates or pads."""
     backend = Tokenizer.from_str(tokenizer)
     backend.encode_special_tokens = True
     backend.no_truncation()

@@ -1,9 +1,9 @@
-"""A ready tokenizer that learns the words of a new domain; what it knew keeps its ids.
+"""Extends an existing tokenizer by the words of a new domain; known tokens keep their ids.
 
-WordPiece and Unigram get whole words, chosen by the tokens that each saves: how often it occurs × pieces it was
-written in, less one. Byte-level and other BPE go on merging where they had stopped, since a token of theirs is
-reached by merges alone; each merge saves as many tokens as the pair occurs. Either way a new token is an entry of the
-model in tokenizer.json, so normalisation, prefixes and space markers hold for it as for the others.
+WordPiece and Unigram get whole words, ranked by the tokens that each saves: its count × (the number of its pieces
+minus one). BPE continues merging where training stopped, because its tokens are reached by merges only; a merge saves
+one token per occurrence of the pair. In both cases a new token is an entry of the model in tokenizer.json, so
+normalization, prefixes and space markers apply to it as to all others.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from headstart.core.errors import ArtifactError, DataError
-from headstart.tokens.sampling import LONGEST_WORD
+from headstart.tokens.sampling import MAX_WORD_CHARACTERS
 
 PIECES = "extension.json"
-"""Beside an extended tokenizer: for each new id, the old ids that wrote the same text before."""
-_LEAST = 2
+"""File beside an extended tokenizer: for each new id, the older ids that encoded the same text before."""
+_MIN_COUNT = 2
 _UNMARKED = re.compile("▁*[^▁]+")
-_NEVER = -1e4
+_UNUSED_SCORE = -1e4
 Pieces = dict[int, list[int]]
 Pair = tuple[str, str]
 
 
-def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], most: int, folder: Path) -> Pieces:
-    """Learn up to `most` tokens from a text, write the extended tokenizer to a folder, and return the old pieces.
+def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], limit: int, folder: Path) -> Pieces:
+    """Add up to `limit` tokens learned from a text, write the extended tokenizer to a folder, and return the pieces.
 
-    AutoTokenizer loads the folder by itself; `load_pieces` reads what is returned here.
+    The pieces map each new id to the older ids that encoded the same text. AutoTokenizer loads the folder;
+    `load_pieces` reads the pieces from it.
     """
     backend = tokenizer.backend_tokenizer
-    # How the tokenizer was called last, cut or padded, is no part of what it is.
+    # Truncation and padding reflect the last call of the tokenizer and are not part of it.
     description: dict[str, Any] = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     kind = description["model"]["type"]
     if kind not in _LEARNERS or (kind == "BPE" and description["model"].get("continuing_subword_prefix")):
         raise ArtifactError(
-            f"the tokenizer is of the kind {kind}",
-            allowed=f"tokenizer.extend knows {', '.join(_LEARNERS)}",
-            do="Leave out tokenizer.extend, or start from another checkpoint",
+            f"the tokenizer's model is {kind}",
+            allowed=f"tokenizer.extend supports {', '.join(_LEARNERS)}",
+            do="Remove tokenizer.extend, or start from another checkpoint",
         )
     ids = tokenizer.get_vocab()
-    _settle(description["model"], ids)
-    found = _LEARNERS[kind](description["model"], backend, _words(backend, chunks), most)
-    if not found:
+    _merge_added_tokens(description["model"], ids)
+    learned = _LEARNERS[kind](description["model"], backend, _words(backend, chunks), limit)
+    if not learned:
         raise DataError(
-            "the tokenizer writes every word of the text that occurs twice in one piece",
-            allowed="A token is learnt for words that it splits",
-            do="Leave out tokenizer.extend, or add text of the new domain",
+            "the tokenizer encodes every repeated word of the text as a single token",
+            allowed="New tokens are learned for words that it splits",
+            do="Remove tokenizer.extend, or add text of the new domain",
         )
-    pieces = {len(ids) + place: [ids[piece] for piece in written] for place, written in enumerate(found.values())}
+    pieces = {len(ids) + i: [ids[piece] for piece in split] for i, split in enumerate(learned.values())}
     tokenizer.save_pretrained(str(folder))
     (folder / "tokenizer.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
     (folder / PIECES).write_text(json.dumps(pieces), encoding="utf-8")
@@ -65,14 +66,14 @@ def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], most: int,
 
 
 def load_pieces(folder: Path) -> Pieces:
-    """Return what `extend` returned, from the folder that it wrote; nothing for any other tokenizer."""
+    """Return the pieces that `extend` wrote to a folder; empty for a tokenizer that was not extended."""
     path = folder / PIECES
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {int(token): written for token, written in stored.items()}
+    return {int(token): pieces for token, pieces in stored.items()}
 
 
 def _words(backend: Tokenizer, chunks: Iterable[str]) -> Counter[str]:
-    """Count the words of a text as the tokenizer cuts it before it looks for pieces."""
+    """Count the words of a text, as the tokenizer splits it before it applies its model."""
     counts: Counter[str] = Counter()
     for chunk in chunks:
         text = backend.normalizer.normalize_str(chunk) if backend.normalizer else chunk
@@ -80,95 +81,95 @@ def _words(backend: Tokenizer, chunks: Iterable[str]) -> Counter[str]:
             counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
         else:
             counts.update(_UNMARKED.findall(text))
-    return Counter({word: n for word, n in counts.items() if n >= _LEAST and len(word) <= LONGEST_WORD})
+    return Counter({word: n for word, n in counts.items() if n >= _MIN_COUNT and len(word) <= MAX_WORD_CHARACTERS})
 
 
-def _settle(model: dict[str, Any], known: Mapping[str, int]) -> None:
-    """Make entries of the model out of tokens that were added after it, or theirs would be the ids of the new ones."""
+def _merge_added_tokens(model: dict[str, Any], known: Mapping[str, int]) -> None:
+    """Move tokens that were added to the tokenizer into its model; otherwise new tokens would take their ids."""
     entries = model["vocab"]
-    for token, number in sorted(known.items(), key=lambda item: item[1])[len(entries) :]:
+    for token, token_id in sorted(known.items(), key=lambda item: item[1])[len(entries) :]:
         if isinstance(entries, list):
-            entries.append([token, _NEVER])
+            entries.append([token, _UNUSED_SCORE])
         else:
-            entries[token] = number
+            entries[token] = token_id
     if len(entries) != len(known) or max(known.values()) != len(known) - 1:
         raise ArtifactError(
             f"the tokenizer has {len(known):,} tokens and ids up to {max(known.values()):,}",
-            allowed="tokenizer.extend needs ids without gaps",
-            do="Leave out tokenizer.extend, or start from another checkpoint",
+            allowed="tokenizer.extend needs consecutive ids",
+            do="Remove tokenizer.extend, or start from another checkpoint",
         )
 
 
 def _whole_words(
-    backend: Tokenizer, known: Container[str], words: Mapping[str, int], most: int
+    backend: Tokenizer, known: Container[str], words: Mapping[str, int], limit: int
 ) -> dict[str, list[str]]:
-    """Return the words that save most tokens, with the pieces that write them so far."""
+    """Return the words that save the most tokens, each with its current pieces."""
     gains: list[tuple[int, str, list[str]]] = []
     for word, count in words.items():
-        written = [token.value for token in backend.model.tokenize(word)]
-        is_written = all(piece in known for piece in written) and any(character.isalpha() for character in word)
-        if len(written) > 1 and is_written:
-            gains.append((-count * (len(written) - 1), word, written))
-    return {word: written for _, word, written in heapq.nsmallest(most, gains)}
+        pieces = [token.value for token in backend.model.tokenize(word)]
+        is_known = all(piece in known for piece in pieces) and any(character.isalpha() for character in word)
+        if len(pieces) > 1 and is_known:
+            gains.append((-count * (len(pieces) - 1), word, pieces))
+    return {word: pieces for _, word, pieces in heapq.nsmallest(limit, gains)}
 
 
-def _wordpiece(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], most: int) -> dict[str, list[str]]:
-    found = _whole_words(backend, model["vocab"], words, most)
+def _wordpiece(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], limit: int) -> dict[str, list[str]]:
+    learned = _whole_words(backend, model["vocab"], words, limit)
     first = len(model["vocab"])
-    model["vocab"].update({word: first + place for place, word in enumerate(found)})
-    return found
+    model["vocab"].update({word: first + i for i, word in enumerate(learned)})
+    return learned
 
 
-def _unigram(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], most: int) -> dict[str, list[str]]:
-    """A word's score is the logarithm of its frequency, and a little above its pieces', or it would never be used."""
+def _unigram(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], limit: int) -> dict[str, list[str]]:
+    """Add words with their log frequency as score, at least slightly above that of their pieces, which they replace."""
     scores: dict[str, float] = dict(model["vocab"])
-    found = _whole_words(backend, scores, words, most)
+    learned = _whole_words(backend, scores, words, limit)
     total = sum(words.values())
-    for word, written in found.items():
-        apart = sum(scores[piece] for piece in written)
-        model["vocab"].append([word, max(math.log(words[word] / total), apart + 0.01)])
-    return found
+    for word, pieces in learned.items():
+        score_of_pieces = sum(scores[piece] for piece in pieces)
+        model["vocab"].append([word, max(math.log(words[word] / total), score_of_pieces + 0.01)])
+    return learned
 
 
-def _bpe(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], most: int) -> dict[str, list[str]]:
-    """Merge the commonest pair of neighbours, again and again, ties broken by their text."""
-    known, ending = set(model["vocab"]), model.get("end_of_word_suffix") or ""
-    spelt = [([token.value for token in backend.model.tokenize(word)], count) for word, count in words.items()]
-    # Where the joined pieces are another text, the word holds what the model cannot write.
-    spelt = [one for one, word in zip(spelt, words, strict=True) if "".join(one[0]) == word + ending]
+def _bpe(model: dict[str, Any], backend: Tokenizer, words: Mapping[str, int], limit: int) -> dict[str, list[str]]:
+    """Merge the most frequent pair of adjacent pieces repeatedly, ties broken by text."""
+    known, suffix = set(model["vocab"]), model.get("end_of_word_suffix") or ""
+    splits = [([token.value for token in backend.model.tokenize(word)], count) for word, count in words.items()]
+    # If the joined pieces differ from the word, it contains characters that the model cannot encode.
+    splits = [split for split, word in zip(splits, words, strict=True) if "".join(split[0]) == word + suffix]
     counts: Counter[Pair] = Counter()
-    places: defaultdict[Pair, set[int]] = defaultdict(set)
-    for place, (pieces, count) in enumerate(spelt):
+    words_of: defaultdict[Pair, set[int]] = defaultdict(set)
+    for i, (pieces, count) in enumerate(splits):
         for pair in pairwise(pieces):
             counts[pair] += count
-            places[pair].add(place)
+            words_of[pair].add(i)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
-    found: dict[str, list[str]] = {}
-    while heap and len(found) < most:
-        negative, pair = heapq.heappop(heap)
+    learned: dict[str, list[str]] = {}
+    while heap and len(learned) < limit:
+        negative_count, pair = heapq.heappop(heap)
         token = "".join(pair)
-        if -negative != counts[pair] or counts[pair] < _LEAST or token in known:
+        if -negative_count != counts[pair] or counts[pair] < _MIN_COUNT or token in known:
             continue
         known.add(token)
-        found[token] = [base for part in pair for base in found.get(part, [part])]
+        learned[token] = [base for piece in pair for base in learned.get(piece, [piece])]
         model["merges"].append(list(pair))
         model["vocab"][token] = len(model["vocab"])
         changed: set[Pair] = set()
-        for place in places.pop(pair):
-            pieces, count = spelt[place]
+        for i in words_of.pop(pair):
+            pieces, count = splits[i]
             for old in pairwise(pieces):
                 counts[old] -= count
                 changed.add(old)
             pieces = _merged(pieces, pair, token)
-            spelt[place] = (pieces, count)
+            splits[i] = (pieces, count)
             for new in pairwise(pieces):
                 counts[new] += count
-                places[new].add(place)
+                words_of[new].add(i)
                 changed.add(new)
         for other in changed:
             heapq.heappush(heap, (-counts[other], other))
-    return found
+    return learned
 
 
 def _merged(pieces: Sequence[str], pair: Pair, token: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several folders of token shards as one: the bytes that would have been written had their documents come in a row."""
+"""Joins several folders of token shards into one, with the bytes of a single pass over all their documents."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from typing import Any
 import numpy as np
 
 from headstart.core.data import Ints
-from headstart.tokens.shards import COUNTED, Shards, TokenFiles, entropy
+from headstart.tokens.shards import SUMMED_COUNTS, Shards, TokenFiles, entropy
 
-_TOKENS_AT_ONCE = 1 << 22
+_COPIED_TOKENS = 1 << 22
 
 
 def join(folders: Sequence[Path], target: Path, limit_tokens: int = 1 << 28) -> dict[str, Any]:
-    """Write the shards of some folders, in their order, into one folder, in bounded memory; return the counts."""
+    """Write the shards of several folders, in their order, into one folder and return the counts.
+
+    Memory is bounded: 4 M tokens are copied at a time.
+    """
     target.mkdir(parents=True, exist_ok=True)
-    opened = [Shards(folder) for folder in folders]
-    first, base = opened[0], 0
-    unigrams: Ints = np.stack([shards.unigrams for shards in opened]).sum(axis=0, dtype=np.int64)
+    sources = [Shards(folder) for folder in folders]
+    first, base = sources[0], 0
+    unigrams: Ints = np.stack([shards.unigrams for shards in sources]).sum(axis=0, dtype=np.int64)
     with (
         TokenFiles(target, np.dtype(first.counts["dtype"]).newbyteorder("<"), limit_tokens) as out,
         (target / "documents.bin").open("wb") as documents,
         (target / "sentences.bin").open("wb") as sentences,
     ):
-        for shards in opened:
-            for start in range(0, shards.tokens, _TOKENS_AT_ONCE):
-                out.write(shards.read(start, min(start + _TOKENS_AT_ONCE, shards.tokens)).astype(np.int64))
+        for shards in sources:
+            for start in range(0, shards.tokens, _COPIED_TOKENS):
+                out.write(shards.read(start, min(start + _COPIED_TOKENS, shards.tokens)).astype(np.int64))
             documents.write(_shifted(shards.documents, base))
             sentences.write(_shifted(shards.sentences, base))
             base += shards.tokens
     counts = {
-        **{name: sum(int(shards.counts[name]) for shards in opened) for name in COUNTED},
+        **{name: sum(int(shards.counts[name]) for shards in sources) for name in SUMMED_COUNTS},
         "vocab": first.counts["vocab"],
         "dtype": first.counts["dtype"],
         "limit_tokens": limit_tokens,

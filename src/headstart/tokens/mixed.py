@@ -1,4 +1,4 @@
-"""Rows of several corpora under one numbering."""
+"""The rows of several corpora in one index space."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from headstart.core.data import Ints, Rows, Sample
 
 
 class MixedRows:
-    """The rows of several corpora, those of each numbered after all of the corpora before it."""
+    """The rows of several corpora; the indices of each corpus follow those of the corpora before it."""
 
     def __init__(self, parts: Sequence[RowSource]) -> None:
-        """Number the rows of all parts."""
+        """Compute the index range of each part."""
         self.parts = list(parts)
         self._ends = np.cumsum([len(part) for part in parts])
 
     def __len__(self) -> int:
-        """Return the number of rows in all."""
+        """Return the total number of rows."""
         return int(self._ends[-1])
 
     def rows(self, samples: Sequence[Sample]) -> Rows:
-        """Return the rows that the samples' indices name, each from its own part, in the order asked for."""
-        owners = np.searchsorted(self._ends, [sample.index for sample in samples], side="right")
-        found: list[Rows] = []
+        """Return the rows at the samples' indices, each from its part, in the order of the samples."""
+        part_indices = np.searchsorted(self._ends, [sample.index for sample in samples], side="right")
+        parts: list[Rows] = []
         order: list[int] = []
-        for owner in np.unique(owners):
-            part, first = self.parts[owner], int(self._ends[owner]) - len(self.parts[owner])
-            places: list[int] = np.flatnonzero(owners == owner).tolist()
-            order.extend(places)
-            found.append(part.rows([Sample(samples[p].epoch, samples[p].index - first) for p in places]))
-        back = np.argsort(order)
-        sentences = [starts for rows in found for starts in rows.sentences]
+        for i in np.unique(part_indices):
+            part, first = self.parts[i], int(self._ends[i]) - len(self.parts[i])
+            members: list[int] = np.flatnonzero(part_indices == i).tolist()
+            order.extend(members)
+            parts.append(part.rows([Sample(samples[m].epoch, samples[m].index - first) for m in members]))
+        inverse = np.argsort(order)
+        sentences = [starts for rows in parts for starts in rows.sentence_starts]
         return Rows(
-            np.concatenate([rows.ids for rows in found])[back],
+            np.concatenate([rows.ids for rows in parts])[inverse],
             samples,
-            [sentences[place] for place in back] if sentences else (),
-            _joined([rows.second for rows in found], back),
-            _joined([rows.negative_ids for rows in found], back),
+            [sentences[i] for i in inverse] if sentences else (),
+            _joined([rows.second_start for rows in parts], inverse),
+            _joined([rows.negative_ids for rows in parts], inverse),
         )
 
 
 def _joined(columns: Sequence[Ints | None], order: Ints) -> Ints | None:
-    given = [column for column in columns if column is not None]
-    return np.concatenate(given)[order] if given else None
+    present = [column for column in columns if column is not None]
+    return np.concatenate(present)[order] if present else None

@@ -1,8 +1,8 @@
-"""Rows of equal length out of token shards, without padding.
+"""Packs token shards into rows of equal length, without padding.
 
-The stream is all documents joined by one [SEP] (or by nothing); row i holds [CLS], the i-th stretch of it, [SEP],
-as the objective's shape has it. Neither the stream nor the rows are stored: the separators are worked out from the
-documents' offsets when a row is asked for, so any shape reads the same shards.
+The stream is all documents joined by one [SEP] (or by nothing). Row i consists of [CLS], the i-th stretch of the
+stream and [SEP], depending on the objective's row shape. Neither stream nor rows are stored: separators are computed
+from the document offsets when a row is read, so one folder of shards serves every shape.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from headstart.tokens.shards import Shards
 
 
 def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> RowSource:
-    """Lay rows of a shape over shards."""
+    """Return the rows of a shape over token shards."""
     return SegmentRows(shards, vocabulary, shape) if shape.segments else PackedRows(shards, vocabulary, shape)
 
 
 class PackedRows:
-    """All full rows of one shape over token shards; a row's index is its identity."""
+    """All full rows of one shape over token shards, addressed by index."""
 
     def __init__(self, shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> None:
-        """Lay rows over shards; raises if they do not fill a single one."""
+        """Check that the tokens fill at least one row."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
-        self._width = shape.length - shape.opens - shape.closes
-        if (shape.opens and vocabulary.cls < 0) or ((shape.closes or shape.separates) and vocabulary.sep < 0):
+        self._width = shape.length - shape.add_cls - shape.add_sep
+        needs_sep = shape.add_sep or shape.separate_documents
+        if (shape.add_cls and vocabulary.cls < 0) or (needs_sep and vocabulary.sep < 0):
             raise ArtifactError(
                 "the tokenizer has no [CLS] or no [SEP]",
-                allowed="Rows of this objective need them, or tokens that begin and end a text",
-                do="Train one, or set tokenizer.path to another",
+                allowed="The rows of this objective need both, or tokens that begin and end a text",
+                do="Train a tokenizer, or set tokenizer.path to another one",
             )
         if self._width < 1:
             raise DataError(
                 f"seq_length is {shape.length}",
-                allowed=f"It must be at least {1 + shape.opens + shape.closes}, special tokens included",
+                allowed=f"It must be at least {1 + shape.add_cls + shape.add_sep}, special tokens included",
             )
-        self.stream_length = shards.tokens + shape.separates * (len(shards.documents) - 1)
+        self.stream_length = shards.tokens + shape.separate_documents * (len(shards.documents) - 1)
         if not len(self):
             raise DataError(
                 f"the corpus has {self.stream_length:,} tokens, too few for one row of {shape.length}",
-                allowed=f"At least {self._width:,} are needed, in training and in validation",
+                allowed=f"Training and validation each need at least {self._width:,}",
                 do="Add text, raise corpus.validation, or lower training.seq_length",
             )
 
@@ -54,54 +55,54 @@ class PackedRows:
         return self.stream_length // self._width
 
     def rows(self, samples: Sequence[Sample]) -> Rows:
-        """Return the rows that the samples' indices name, whatever their epoch."""
+        """Return the rows at the samples' indices; the epoch does not matter."""
         first = self._first([sample.index for sample in samples])
         is_separator, document = self._separators(first)
         positions = first[:, None] + np.arange(self._width)
         positions -= document[:, None] + np.cumsum(is_separator, axis=1)
         ids = np.empty((len(samples), self.shape.length), dtype=np.int64)
-        inner = slice(int(self.shape.opens), int(self.shape.opens) + self._width)
+        inner = slice(int(self.shape.add_cls), int(self.shape.add_cls) + self._width)
         ids[:, inner] = np.where(is_separator, self.vocabulary.sep, self.shards.gather(positions))
-        if self.shape.opens:
+        if self.shape.add_cls:
             ids[:, 0] = self.vocabulary.cls
-        if self.shape.closes:
+        if self.shape.add_sep:
             ids[:, -1] = self.vocabulary.sep
-        return Rows(ids, samples, self._sentences(positions, is_separator) if self.shape.sentences else ())
+        return Rows(ids, samples, self._sentences(positions, is_separator) if self.shape.sentence_starts else ())
 
     def _sentences(self, positions: Ints, is_separator: Bools) -> list[Ints]:
         """Return the columns of each row at which a sentence starts."""
         starts = self.shards.sentences
-        # A separator has the position of the token before it, which would count that token's sentence twice.
-        found = np.searchsorted(starts, positions)
-        opens = (starts[np.minimum(found, len(starts) - 1)] == positions) & ~is_separator
-        return [np.flatnonzero(row) + int(self.shape.opens) for row in opens]
+        # A separator has the position of the token before it, so that token's sentence would count twice.
+        nearest = starts[np.minimum(np.searchsorted(starts, positions), len(starts) - 1)]
+        is_start = (nearest == positions) & ~is_separator  # (rows, width)
+        return [np.flatnonzero(row) + int(self.shape.add_cls) for row in is_start]
 
     def _first(self, indices: Sequence[int]) -> Ints:
         rows = np.asarray(indices, dtype=np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"rows run from 0 to {len(self) - 1}; got {rows.min()} to {rows.max()}")
+            raise IndexError(f"row indices are 0 to {len(self) - 1}, got {rows.min()} to {rows.max()}")
         return rows * self._width
 
     def _separators(self, first: Ints) -> tuple[Bools, Ints]:
-        """Return a mask of separators, shape (rows, width), and the document at each row's start.
+        """Return a mask of separators (rows, width), and the index of the document at each row's start (rows,).
 
-        Document d starts at documents[d] + d in the stream, and its separator stands just before.
+        Document d starts at documents[d] + d in the stream; its separator is the position before.
         """
         mask = np.zeros((len(first), self._width), dtype=bool)
-        if not self.shape.separates:
+        if not self.shape.separate_documents:
             return mask, np.zeros(len(first), dtype=np.int64)
         document, last = self._document_at(np.stack([first, first + self._width]))
         counts = last - document
         row = np.repeat(np.arange(len(first)), counts)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-        number = document[row] + nth
-        mask[row, self.shards.documents[number] + number - 1 - first[row]] = True
+        next_document = document[row] + nth
+        mask[row, self.shards.documents[next_document] + next_document - 1 - first[row]] = True
         return mask, document
 
     def _document_at(self, positions: Ints) -> Ints:
         """Return the last document that starts at or before each position of the stream, by bisection.
 
-        By hand, because np.searchsorted would need documents[d] + d as an array in memory.
+        Not np.searchsorted, which would need documents[d] + d as an array in memory.
         """
         low = np.zeros(positions.shape, dtype=np.int64)
         high = np.full(positions.shape, len(self.shards.documents), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a recipe says of its tokenizer; apart from the work, so that reading a recipe imports no transformers."""
+"""The tokenizer section of a recipe, in a module of its own so that reading a recipe does not import transformers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from headstart.core.config import Section
 
+MIN_VOCAB_SIZE = 300
+
 
 class TokenizerConfig(Section):
-    """Which tokenizer to train, or which to take as it is."""
+    """Which tokenizer to train, or which existing tokenizer to use."""
 
-    kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the sub-word model")
-    vocab_size: int = Field(16384, ge=300, description="number of tokens, the five special ones included")
-    lowercase: bool = Field(True, description="fold case, and in WordPiece strip accents as BERT uncased does")
+    kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the subword model")
+    vocab_size: int = Field(16384, ge=MIN_VOCAB_SIZE, description="number of tokens, including the five special tokens")
+    lowercase: bool = Field(True, description="lowercase the text; WordPiece also strips accents, as BERT uncased does")
     path: Path | None = Field(
-        None, description="folder of a ready tokenizer to use instead of training one; a checkpoint brings its own"
+        None, description="folder of an existing tokenizer, used instead of training one; a checkpoint has its own"
     )
     sample_mb: float = Field(50, gt=0, description="megabytes of text, sampled uniformly, to train on")
     extend: int | None = Field(
-        None, ge=1, description="tokens at most that a ready tokenizer learns from the corpus, for words that it splits"
+        None, ge=1, description="maximum number of tokens to add to an existing tokenizer, for words that it splits"
     )
 
     @model_serializer(mode="wrap")
-    def _without_what_is_unset(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `extend` where nothing is extended: tokenizers and runs are named by a hash of these settings."""
-        written: dict[str, Any] = whole(self)
+    def _without_unset_extend(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit `extend` if it is not set: tokenizers and runs are addressed by a hash of these settings."""
+        written: dict[str, Any] = handler(self)
         return written if self.extend is not None else {key: v for key, v in written.items() if key != "extend"}

@@ -1,47 +1,41 @@
-"""Token ids on disk: flat files of one width, with the starts of documents and sentences beside them.
+"""Token ids on disk: flat files of fixed-width integers, with the starts of documents and sentences beside them.
 
-    tokens-00000.bin …   little-endian uint16, or uint32 for vocabularies past 65,536; no special tokens
-    documents.bin        int64: the token at which each document starts
-    sentences.bin        int64: the token at which each sentence starts
-    unigrams.bin         int64: how often each id occurs
-    counts.json          the sizes of all that
+    tokens-00000.bin …   little-endian uint16, or uint32 for vocabularies above 65,536; no special tokens
+    documents.bin        int64: the position at which each document starts
+    sentences.bin        int64: the position at which each sentence starts
+    unigrams.bin         int64: the count of each id
+    counts.json          the sizes of all files
 
-Every tokens file but the last holds the same number of tokens, so a position needs no index.
+Every tokens file except the last has the same number of tokens, so a position needs no index.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from headstart.core.data import Document, Ints
 from headstart.core.errors import ArtifactError, DataError
-from headstart.tokens.encoders import encoded
+from headstart.tokens.encoders import encode_batches
 from headstart.tokens.sentences import sentence_starts
+from headstart.tokens.word_cache import EncodedBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BATCH_CHARACTERS = 1 << 20
 _PIECE_CHARACTERS = 1 << 16
+_FILE_TOKENS = 1 << 28
 
-COUNTED = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
-"""The counts of a folder that add up over several."""
-
-
-class _Piece(NamedTuple):
-    """A stretch of text to encode by itself: a sentence, or a part of a very long one."""
-
-    document: int
-    opens_sentence: bool
-    text: str
+SUMMED_COUNTS = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
+"""The entries of counts.json that are summed when folders are joined."""
 
 
 def write(
@@ -49,73 +43,56 @@ def write(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     *,
-    limit_tokens: int = 1 << 28,
+    limit_tokens: int = _FILE_TOKENS,
     batch_characters: int = _BATCH_CHARACTERS,
     on_documents: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Encode documents into `folder` in bounded memory, on all cores, and return the counts.
+    """Encode documents into `folder` on all cores, in bounded memory, and return the counts.
 
-    The bytes written depend on the documents and the tokenizer alone, not on how they are batched. The name
-    of a special token in raw text is encoded as text. `on_documents` is called with the number read so far.
+    Properties: the bytes depend on the documents and the tokenizer only, not on the batches. The name of a special
+    token in raw text is encoded as text. `on_documents` is called with the number of documents read so far.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    size = len(tokenizer)
-    books = {"documents": 0, "empty_documents": 0, "characters": 0, "bytes": 0}
-    unigrams = np.zeros(size, dtype=np.int64)
-    replacement = _replacement(tokenizer)
-    tokens = 0
+    counts = write_splits(
+        (("", document) for document in documents),
+        tokenizer,
+        {"": folder},
+        limit_tokens=limit_tokens,
+        batch_characters=batch_characters,
+        on_documents=on_documents,
+    )
+    return counts[""]
+
+
+def write_splits(
+    documents: Iterable[tuple[str, Document]],
+    tokenizer: PreTrainedTokenizerBase,
+    folders: Mapping[str, Path],
+    *,
+    limit_tokens: int = _FILE_TOKENS,
+    batch_characters: int = _BATCH_CHARACTERS,
+    on_documents: Callable[[int], None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Encode pairs of (split, document) in one pass into one folder per split, and return the counts by split.
+
+    Each folder gets the bytes that `write` would write for the documents of its split.
+    """
     with ExitStack() as stack:
-        out = stack.enter_context(TokenFiles(folder, _dtype(size), limit_tokens))
-        document_file = stack.enter_context((folder / "documents.bin").open("wb"))
-        sentence_file = stack.enter_context((folder / "sentences.bin").open("wb"))
-        last_document, sentence_open, sentences, kept = -1, False, 0, 0
-        reading, encoding = tee(_batches(_pieces(documents, books), batch_characters))
-        texts = ([piece.text for piece in batch] for batch in encoding)
-        for batch, found in zip(reading, encoded(texts, tokenizer.backend_tokenizer.to_str()), strict=True):
-            document_starts: list[int] = []
-            sentence_positions: list[int] = []
-            position = tokens
-            for piece, length in zip(batch, found.lengths, strict=True):
-                sentence_open = sentence_open or piece.opens_sentence
-                if not length:
-                    continue
-                if piece.document != last_document:
-                    document_starts.append(position)
-                    last_document = piece.document
-                if sentence_open:
-                    sentence_positions.append(position)
-                    sentence_open = False
-                position += length
-            stream = replacement[found.ids]
-            unigrams += np.bincount(stream, minlength=size)
-            out.write(stream)
-            _append(document_file, document_starts)
-            _append(sentence_file, sentence_positions)
-            tokens = position
-            sentences += len(sentence_positions)
-            kept += len(document_starts)
+        writers = {
+            split: stack.enter_context(_ShardWriter(folder, tokenizer, limit_tokens))
+            for split, folder in folders.items()
+        }
+        batches, batches_to_encode = tee(_batches(documents, writers, batch_characters))
+        texts = ([piece.text for piece in batch.pieces] for batch in batches_to_encode)
+        encoded_batches = encode_batches(texts, tokenizer.backend_tokenizer.to_str())
+        for batch, encoded in zip(batches, encoded_batches, strict=True):
+            batch.writer.add(batch.pieces, encoded)
             if on_documents is not None:
-                on_documents(books["documents"])
-    if not tokens:
-        raise DataError("the documents hold no tokens at all", do="Check corpus.files and corpus.text")
-    books |= {"documents": kept, "empty_documents": books["documents"] - kept}
-    counts = {
-        **books,
-        "sentences": sentences,
-        "tokens": tokens,
-        "vocab": size,
-        "dtype": _dtype(size).name,
-        "limit_tokens": limit_tokens,
-        "unigram_entropy_nats": entropy(unigrams),
-    }
-    # Not tofile, whose error on a full disk does not say so.
-    (folder / "unigrams.bin").write_bytes(unigrams.astype("<i8").tobytes())
-    (folder / "counts.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
-    return counts
+                on_documents(sum(writer.documents_read for writer in writers.values()))
+    return {split: writer.finish() for split, writer in writers.items()}
 
 
 class Shards:
-    """A folder that `write` made, opened without reading it: pages come from disk as they are asked for."""
+    """A folder of token shards, memory-mapped: pages are read from disk when they are accessed."""
 
     def __init__(self, folder: str | Path) -> None:
         """Map the files of a folder and check their sizes against its counts."""
@@ -132,13 +109,14 @@ class Shards:
             self.unigrams: Ints = self._map("unigrams.bin", np.dtype("<i8"), self.counts["vocab"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtifactError(
-                f"{self.folder} holds no token shards ({error})", do="Remove the folder; it is made anew"
+                f"{self.folder} has no valid token shards ({error})",
+                do="Delete the folder; the next run writes it again",
             ) from error
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.integer[Any]]:
-        """Return the tokens in [start, stop), across files, as a copy."""
+        """Return a copy of the tokens in [start, stop), across files."""
         if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"[{start}, {stop}) lies outside the {self.tokens} tokens of {self.folder}")
+            raise IndexError(f"[{start}, {stop}) is outside the {self.tokens} tokens of {self.folder}")
         parts = [
             file[max(0, start - offset) : max(0, stop - offset)]
             for file, offset in zip(self._files, range(0, self.tokens, self._limit), strict=True)
@@ -147,91 +125,184 @@ class Shards:
         return np.concatenate([self._files[0][:0], *parts])
 
     def gather(self, positions: Ints) -> Ints:
-        """Return the tokens at an array of positions, of any shape."""
+        """Return the tokens at an array of positions of any shape."""
         if len(self._files) == 1:
             return self._files[0][positions].astype(np.int64)
         out = np.empty(positions.shape, dtype=np.int64)
-        owners = positions // self._limit
-        for owner in np.unique(owners):
-            chosen = owners == owner
-            out[chosen] = self._files[owner][positions[chosen] - owner * self._limit]
+        file_indices = positions // self._limit
+        for i in np.unique(file_indices):
+            in_file = file_indices == i
+            out[in_file] = self._files[i][positions[in_file] - i * self._limit]
         return out
 
     def _map(self, name: str, dtype: np.dtype[Any], length: int) -> Any:
         path = self.folder / name
-        if path.stat().st_size != length * dtype.itemsize:
-            raise ValueError(f"{name} has {path.stat().st_size} bytes where {length * dtype.itemsize} belong")
-        # A plain view: memmap's own subclass makes each indexing several times slower.
+        size = path.stat().st_size
+        if size != length * dtype.itemsize:
+            raise ValueError(f"{name} has {size} bytes, expected {length * dtype.itemsize}")
+        # A plain array: np.memmap's subclass makes each indexing several times slower.
         return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(length,)))
 
 
 class TokenFiles:
-    """Splits the stream into files of `limit` tokens each."""
+    """Writes a stream of tokens to files of `limit` tokens each."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], limit: int) -> None:
         self._folder, self._dtype, self._limit = folder, dtype, limit
         self._file: BinaryIO | None = None
         self._count = self._room = 0
 
-    def __enter__(self) -> TokenFiles:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
-    def write(self, stream: Ints) -> None:
-        """Append tokens, opening the next file where one is full."""
-        while stream.size:
+    def write(self, tokens: Ints) -> None:
+        """Append tokens; a full file is closed and the next one opened."""
+        while tokens.size:
             if not self._room:
                 self.__exit__()
                 self._file = (self._folder / f"tokens-{self._count:05d}.bin").open("wb")
                 self._count, self._room = self._count + 1, self._limit
-            part, stream = stream[: self._room], stream[self._room :]
+            head, tokens = tokens[: self._room], tokens[self._room :]
             assert self._file is not None
-            self._file.write(part.astype(self._dtype).tobytes())
-            self._room -= part.size
+            self._file.write(head.astype(self._dtype).tobytes())
+            self._room -= head.size
 
 
-def _pieces(documents: Iterable[Document], books: dict[str, int]) -> Iterator[_Piece]:
-    for ordinal, document in enumerate(documents):
-        text = document.text
-        books["documents"] += 1
-        books["characters"] += len(text)
-        books["bytes"] += len(text.encode())
-        starts = sentence_starts(text)
-        for start, stop in pairwise([*starts, len(text)]):
+def entropy(counts: Ints) -> float:
+    """Return the entropy in nats of tokens drawn in proportion to counts."""
+    probabilities = counts[counts > 0] / counts.sum()
+    return float(-(probabilities * np.log(probabilities)).sum())
+
+
+class _Piece(NamedTuple):
+    """A stretch of text that is encoded separately: a sentence, or a part of a very long sentence."""
+
+    document: int
+    opens_sentence: bool
+    text: str
+
+
+class _ShardWriter:
+    """Writes one folder of shards, and counts what goes into it."""
+
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase, limit_tokens: int) -> None:
+        self.folder, self.documents_read = folder, 0
+        self._limit, self._size = limit_tokens, len(tokenizer)
+        self._replacement = _replacement(tokenizer)
+        self._unigrams = np.zeros(self._size, dtype=np.int64)
+        self._characters = self._bytes = self._documents = self._sentences = self._tokens = 0
+        self._last_document, self._sentence_pending = -1, False
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._out = stack.enter_context(TokenFiles(self.folder, _dtype(self._size), self._limit))
+            self._document_file = stack.enter_context((self.folder / "documents.bin").open("wb"))
+            self._sentence_file = stack.enter_context((self.folder / "sentences.bin").open("wb"))
+            self._files = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def pieces(self, document: Document) -> Iterator[_Piece]:
+        """Yield a document's sentences, those above 65,536 characters in several pieces, and count the document."""
+        ordinal, text = self.documents_read, document.text
+        self.documents_read += 1
+        self._characters += len(text)
+        self._bytes += len(text.encode())
+        for start, stop in pairwise([*sentence_starts(text), len(text)]):
             opens = True
             while stop - start > _PIECE_CHARACTERS:
-                cut = _cut(text, start)
-                yield _Piece(ordinal, opens, text[start:cut])
-                start, opens = cut, False
+                end = _cut(text, start)
+                yield _Piece(ordinal, opens, text[start:end])
+                start, opens = end, False
             yield _Piece(ordinal, opens, text[start:stop])
+
+    def add(self, pieces: Sequence[_Piece], encoded: EncodedBatch) -> None:
+        """Append the tokens of some pieces. Documents and sentences without tokens get no start."""
+        document_starts: list[int] = []
+        sentence_starts: list[int] = []
+        position = self._tokens
+        for piece, length in zip(pieces, encoded.lengths, strict=True):
+            self._sentence_pending = self._sentence_pending or piece.opens_sentence
+            if not length:
+                continue
+            if piece.document != self._last_document:
+                document_starts.append(position)
+                self._last_document = piece.document
+            if self._sentence_pending:
+                sentence_starts.append(position)
+                self._sentence_pending = False
+            position += length
+        tokens = self._replacement[encoded.ids]
+        self._unigrams += np.bincount(tokens, minlength=self._size)
+        self._out.write(tokens)
+        self._document_file.write(np.asarray(document_starts, dtype="<i8").tobytes())
+        self._sentence_file.write(np.asarray(sentence_starts, dtype="<i8").tobytes())
+        self._tokens = position
+        self._documents += len(document_starts)
+        self._sentences += len(sentence_starts)
+
+    def finish(self) -> dict[str, Any]:
+        """Write the unigrams and the counts, and return the counts."""
+        if not self._tokens:
+            raise DataError("the documents contain no tokens", do="Check corpus.files and corpus.text")
+        counts = {
+            "documents": self._documents,
+            "empty_documents": self.documents_read - self._documents,
+            "characters": self._characters,
+            "bytes": self._bytes,
+            "sentences": self._sentences,
+            "tokens": self._tokens,
+            "vocab": self._size,
+            "dtype": _dtype(self._size).name,
+            "limit_tokens": self._limit,
+            "unigram_entropy_nats": entropy(self._unigrams),
+        }
+        # Not `tofile`: its error on a full disk does not mention the disk.
+        (self.folder / "unigrams.bin").write_bytes(self._unigrams.astype("<i8").tobytes())
+        (self.folder / "counts.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+        return counts
+
+
+class _Batch(NamedTuple):
+    """Pieces that are encoded together and belong to one folder."""
+
+    writer: _ShardWriter
+    pieces: list[_Piece]
+
+
+def _batches(
+    documents: Iterable[tuple[str, Document]], writers: Mapping[str, _ShardWriter], characters: int
+) -> Iterator[_Batch]:
+    """Collect the pieces of each split into batches of about `characters` characters."""
+    batches = {split: _Batch(writer, []) for split, writer in writers.items()}
+    sizes = dict.fromkeys(writers, 0)
+    for split, document in documents:
+        for piece in writers[split].pieces(document):
+            batches[split].pieces.append(piece)
+            sizes[split] += len(piece.text)
+            if sizes[split] >= characters:
+                yield batches[split]
+                batches[split], sizes[split] = _Batch(writers[split], []), 0
+    yield from (batch for batch in batches.values() if batch.pieces)
 
 
 def _cut(text: str, start: int) -> int:
-    """Return where to cut a sentence that is too long to encode at once: before a space, if there is one."""
+    """Return where a very long sentence is cut: before a space if possible."""
     space = text.rfind(" ", start + 1, start + _PIECE_CHARACTERS)
     while space > start and text[space - 1].isspace():
         space -= 1
     return space if space > start else start + _PIECE_CHARACTERS
 
 
-def _batches(pieces: Iterable[_Piece], characters: int) -> Iterator[list[_Piece]]:
-    batch: list[_Piece] = []
-    size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece.text)
-        if size >= characters:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
 def _replacement(tokenizer: PreTrainedTokenizerBase) -> Ints:
-    """Return a table over ids that maps a special token which the model still found to the unknown token."""
+    """Return a table over ids that maps special tokens, which a model may still produce, to the unknown token."""
     table = np.arange(len(tokenizer), dtype=np.int64)
     if tokenizer.unk_token_id is not None:
         table[list(tokenizer.all_special_ids)] = tokenizer.unk_token_id
@@ -240,13 +311,3 @@ def _replacement(tokenizer: PreTrainedTokenizerBase) -> Ints:
 
 def _dtype(vocabulary_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
-
-
-def _append(file: BinaryIO, values: list[int]) -> None:
-    file.write(np.asarray(values, dtype="<i8").tobytes())
-
-
-def entropy(counts: Ints) -> float:
-    """Return the entropy in nats of tokens drawn in proportion to counts."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())

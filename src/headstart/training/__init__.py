@@ -1,1 +1,1 @@
-"""One loop that steps a learner and knows no method's name; budget, schedule, optimizer, checkpoints, progress."""
+"""One loop that steps a learner and knows no method's name; callbacks, budget, schedule, optimizer, checkpoints."""

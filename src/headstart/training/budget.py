@@ -1,4 +1,4 @@
-"""A budget in time, tokens, steps, epochs or FLOPs, and the share of it that is spent."""
+"""A budget in time, tokens, steps, epochs or FLOPs, and the fraction of it that a run has used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORM = re.compile(rf"^\s*({_NUMBER})\s*([A-Za-z]+)(?:\s+([A-Za-z]+))?\s*$")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run has used so far, in every unit that a budget may be stated in."""
+    """What a run has used so far, in every unit of a budget."""
 
     seconds: float
     tokens: int
@@ -43,9 +43,9 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read "30 min", "10M tokens", "2000 steps", "3 epochs" or "1e15 flops"."""
+        """Parse "30 min", "10M tokens", "2000 steps", "3 epochs" or "1e15 flops"."""
         match = _FORM.match(text)
-        multiple, word = _words(match[2], match[3]) if match else ("", "")
+        multiple, word = _split_unit(match[2], match[3]) if match else ("", "")
         if not match or multiple not in _MULTIPLES or word.lower() not in _UNITS:
             raise ValueError(
                 "it must be an amount and a unit: 30 min, 2 h, 10M tokens, 2000 steps, 3 epochs, 1e15 flops."
@@ -53,24 +53,24 @@ class Budget:
         unit, factor = _UNITS[word.lower()]
         amount = float(match[1].replace(",", "").replace("_", "")) * _MULTIPLES[multiple] * factor
         if amount <= 0 or not math.isfinite(amount):
-            raise ValueError("it must be more than nothing.")
+            raise ValueError("it must be greater than 0.")
         return cls(amount, unit)
 
     def in_steps(self, batch_size: int, samples_per_epoch: int) -> Budget:
-        """Turn epochs into steps, which need the size of the data; other units stay."""
+        """Convert epochs to steps, given the size of the data; return budgets in other units unchanged."""
         if self.unit != "epochs":
             return self
         return Budget(max(1, math.ceil(self.amount * samples_per_epoch / batch_size - 1e-9)), "steps")
 
-    def share(self, spent: Usage) -> float:
-        """Return the share of the budget that is spent: 0 at the start, 1 or more at the end."""
+    def fraction_done(self, usage: Usage) -> float:
+        """Return the used fraction of the budget: 0 at the start, 1 or more at the end."""
         if self.unit == "epochs":
-            raise ValueError("turn epochs into steps first")
-        return float(getattr(spent, self.unit)) / self.amount
+            raise ValueError("convert epochs to steps first (`in_steps`)")
+        return float(getattr(usage, self.unit)) / self.amount
 
 
-def _words(first: str, second: str | None) -> tuple[str, str]:
-    """Tell multiple and unit apart in "M tokens", "Mtokens" and "tokens"; a lone M could mean minutes or millions."""
+def _split_unit(first: str, second: str | None) -> tuple[str, str]:
+    """Split "M tokens", "Mtokens" or "tokens" into multiple and unit; M alone is ambiguous (minutes or millions)."""
     if second is not None:
         return first, second
     return ("", first) if first.lower() in _UNITS and first != "M" else (first[0], first[1:])

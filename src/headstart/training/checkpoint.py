@@ -1,7 +1,7 @@
-"""Checkpoints that verify: weights and optimizer state by parameter name, progress as JSON, no pickle.
+"""Checkpoints that are verified: weights and optimizer state by parameter name, progress as JSON, no pickle.
 
-Tensors go through torch's distributed checkpoint (DCP) in its safetensors storage, so that the same files are
-written and read by any number of processes, whole or sharded.
+Tensors are stored by torch's distributed checkpoint (DCP) in safetensors files, so that any number of processes can
+write and read the same checkpoint, whole or sharded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headstart.training import state
 from headstart.training.world import World
 
 _NAME = re.compile(r"^step-(\d{9})$")
-_LEFT_BEHIND = re.compile(r"^\.(step-\d{9})\.(staging|outgoing|removed)$")
+_LEFTOVER = re.compile(r"^\.(step-\d{9})\.(staging|outgoing|removed)$")
 
 
 @dataclass
 class Progress:
-    """Where a run stands; all that its schedule and its data order depend on."""
+    """The counters of a run: everything that its schedule and its data order depend on."""
 
     step: int = 0
     samples: int = 0
@@ -41,163 +41,175 @@ class Progress:
     seconds: float = 0.0
     flops: float = 0.0
     bad_steps: int = 0
+    """Consecutive steps with a NaN or Inf loss or gradient."""
     best_score: float | None = None
     best_step: int = 0
     unimproved: int = 0
-    """Measurements since the best one."""
+    """Evaluations since the best one."""
     recent: list[float] = field(default_factory=list)
-    """Losses of the steps since the last line of the log."""
+    """Losses of the steps since the last log entry."""
     phases: list[int] = field(default_factory=lambda: [0])
     """The step at which each phase so far began."""
     window: list[tuple[float, float]] = field(default_factory=list)
-    """Loss and gradient norm of the last good steps, by which a spike is told."""
+    """Loss and gradient norm of the last good steps, for spike detection."""
     last_spike: int = 0
 
 
-def save(
-    folder: Path,
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    best: dict[str, torch.Tensor],
-    fingerprint: str,
-    keep: int,
-    world: World | None = None,
-    sharded: bool = False,
-) -> Path:
-    """Write `folder/step-N`, whole or not at all, then remove the oldest beyond `keep`.
+@dataclass(frozen=True)
+class TrainState:
+    """Everything that a checkpoint holds."""
 
-    All processes of a world call this. The leader writes alone what all of them hold; what is sharded each writes in
-    its part, and reads back and hashes that, so that no process waits for another to read what many have written. The
-    new checkpoint is verified before an older one goes.
-    """
-    world, target = world or World(), folder_of(folder, progress)
-    if world.leads:
-        _tidy(folder)
-        tensors, parts = state.collect(module, optimizer, best), dict[str, artifact.FileFacts]()
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    progress: Progress
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The best weights so far, of a run that keeps them."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What `CheckpointStore.restore` read besides the weights and the optimizer state."""
+
+    progress: Progress
+    best: dict[str, torch.Tensor]
+    skipped: list[str]
+    """One message for each newer checkpoint that does not verify."""
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """The checkpoints of one run: folders `step-N`, of which the newest `keep` are kept."""
+
+    folder: Path
+    fingerprint: str
+    """Ties the checkpoints to a recipe and its inputs."""
+    keep: int = 2
+    world: World = World()  # noqa: RUF009  # frozen
+
+    def save(self, train_state: TrainState, sharded: bool = False) -> Path:
+        """Write `folder/step-N`, completely or not at all, verify it, and remove the oldest beyond `keep`.
+
+        All processes call this. If all hold the same tensors, rank 0 writes them. If they are sharded, each process
+        writes, reads back and hashes its own part, so that none waits for another to read what all have written.
+        """
+        target = self.path_of(train_state.progress)
+        tensors = (train_state.module, train_state.optimizer, train_state.best)
+        if self.world.is_main:
+            _clean_up(self.folder)
+            self._write(target, state.collect(*tensors), train_state.progress, sharded)
+            self._remove_old(target)
+        elif sharded:
+            _write_part(state.collect(*tensors), self.world, None)
+        self.world.barrier()
+        return target
+
+    def restore(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Restored | None:
+        """Load the newest checkpoint that verifies into module and optimizer; None if there is no checkpoint.
+
+        Damaged checkpoints are skipped and reported. Rank 0 selects the checkpoint for all processes.
+        """
+        name, skipped = self.world.broadcast(self._select() if self.world.is_main else ("", []))
+        if not name:
+            return None
+        path = self.folder / name
+        progress = Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
+        progress.window = [(loss, norm) for loss, norm in progress.window]
+        reader = HuggingFaceStorageReader(str(path))
+        stored = reader.read_metadata().state_dict_metadata
+        shapes = {n: (m.size, m.properties.dtype) for n, m in stored.items() if isinstance(m, TensorStorageMetadata)}
+        tensors = state.empty_like(module, optimizer, shapes, str(path))
+        with _quiet():
+            dcp.load(tensors, storage_reader=reader, no_dist=True)
+        return Restored(progress, state.assign(module, optimizer, tensors), skipped)
+
+    def path_of(self, progress: Progress) -> Path:
+        """Return the path of the checkpoint of a run's current step."""
+        return self.folder / f"step-{progress.step:09d}"
+
+    def _write(self, target: Path, tensors: dict[str, torch.Tensor], progress: Progress, sharded: bool) -> None:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
-        with artifact.staged(target, "checkpoint", size_hint=size, known=parts, run=fingerprint) as staging:
+        with artifact.staged(target, "checkpoint", size_hint=size, run=self.fingerprint) as staging:
             if sharded:
-                parts |= _write_part(tensors, world, staging)
+                staging.hashed |= _write_part(tensors, self.world, staging.path)
             else:
-                _write(tensors, staging, alone=True)
+                _write_tensors(tensors, staging.path, no_dist=True)
             (staging / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
-        artifact.verify(target, "checkpoint", trusted=parts)
-        _retain(folder, target, keep)
-    elif sharded:
-        _write_part(state.collect(module, optimizer, best), world, None)
-    world.wait()
-    return target
+        artifact.verify(target, "checkpoint", trusted=staging.hashed)
 
-
-def restore(
-    folder: Path,
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    fingerprint: str,
-    world: World | None = None,
-) -> tuple[Progress, dict[str, torch.Tensor], list[str]] | None:
-    """Load the newest checkpoint that verifies; returns progress, the best weights so far, and what was passed over.
-
-    None if there is no checkpoint at all. A torn or altered one is named and passed over. The leader chooses.
-    """
-    world = world or World()
-    chosen, passed_over = world.told(_choose(folder, fingerprint) if world.leads else ("", []))
-    if not chosen:
-        return None
-    candidate = folder / chosen
-    progress = Progress(**json.loads((candidate / "progress.json").read_text(encoding="utf-8")))
-    progress.window = [(loss, norm) for loss, norm in progress.window]
-    reader = HuggingFaceStorageReader(str(candidate))
-    stored = reader.read_metadata().state_dict_metadata
-    shapes = {n: (m.size, m.properties.dtype) for n, m in stored.items() if isinstance(m, TensorStorageMetadata)}
-    tensors = state.wanted(module, optimizer, shapes, str(candidate))
-    with _quiet():
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
-    return progress, state.put_back(module, optimizer, tensors), passed_over
-
-
-def folder_of(folder: Path, progress: Progress) -> Path:
-    """Return where the checkpoint of a run's present step lies."""
-    return folder / f"step-{progress.step:09d}"
-
-
-def _choose(folder: Path, fingerprint: str) -> tuple[str, list[str]]:
-    """Return the name of the newest checkpoint that verifies, empty if there is none, and what was passed over."""
-    _tidy(folder)
-    passed_over: list[str] = []
-    for candidate in _existing(folder):
-        try:
-            manifest = artifact.verify(candidate, "checkpoint")
-        except ArtifactError as error:
-            passed_over.append(str(error))
-            continue
-        if manifest.get("run") != fingerprint:
+    def _select(self) -> tuple[str, list[str]]:
+        """Return the name of the newest checkpoint that verifies, empty if there is none, and the skipped ones."""
+        _clean_up(self.folder)
+        skipped: list[str] = []
+        for path in self._existing():
+            try:
+                manifest = artifact.verify(path, "checkpoint")
+            except ArtifactError as error:
+                skipped.append(str(error))
+                continue
+            if manifest.get("run") != self.fingerprint:
+                raise ArtifactError(
+                    f"{path} belongs to another recipe or to other data",
+                    do="Choose another output, or delete that folder",
+                )
+            return path.name, skipped
+        if skipped:
             raise ArtifactError(
-                f"{candidate} belongs to another recipe or other data",
-                do="Choose another output, or delete that folder",
+                f"none of the checkpoints in {self.folder} verifies: {'; '.join(skipped)}",
+                do="Delete that folder to start again, or restore it from a backup",
             )
-        return candidate.name, passed_over
-    if passed_over:
-        raise ArtifactError(
-            f"none of the checkpoints in {folder} verifies: {'; '.join(passed_over)}",
-            do="Delete that folder to start anew, or restore it from a backup",
-        )
-    return "", []
+        return "", []
+
+    def _remove_old(self, target: Path) -> None:
+        """Remove all but the newest `keep` checkpoints; later steps than `target` are damaged and removed too.
+
+        A folder is renamed before it is emptied, so that no process sees a partial one.
+        """
+        paths = self._existing()
+        newer = sum(path.name > target.name for path in paths)
+        for path in [*paths[:newer], *paths[newer + self.keep :]]:
+            removed = path.with_name(f".{path.name}.removed")
+            os.rename(path, removed)
+            shutil.rmtree(removed)
+
+    def _existing(self) -> list[Path]:
+        """Return the checkpoint folders, newest first."""
+        paths = self.folder.glob("step-*") if self.folder.is_dir() else []
+        return sorted((path for path in paths if _NAME.match(path.name)), reverse=True)
 
 
 def _write_part(tensors: dict[str, torch.Tensor], world: World, staging: Path | None) -> dict[str, artifact.FileFacts]:
-    """Write this process's part into the leader's folder; returns what all of them say of the files they wrote."""
-    folder = Path(world.told(str(staging)))
-    _write(tensors, folder, alone=False)
-    # As DCP names the files of the process of a rank.
+    """Write this process's part into the staging folder of rank 0; return the hashes of all processes' files."""
+    folder = Path(world.broadcast(str(staging)))
+    _write_tensors(tensors, folder, no_dist=False)
+    # DCP names the files of a rank this way.
     own = folder.glob(f"shard-{world.rank + 1:05d}-*")
-    parts = world.gathered({path.name: artifact.describe(path) for path in own})
+    parts = world.all_gather({path.name: artifact.describe(path) for path in own})
     return {name: facts for part in parts for name, facts in part.items()}
 
 
-def _write(tensors: dict[str, torch.Tensor], folder: Path, alone: bool) -> None:
+def _write_tensors(tensors: dict[str, torch.Tensor], folder: Path, no_dist: bool) -> None:
     with _quiet():
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         try:
-            dcp.save(tensors, storage_writer=writer, no_dist=alone)
+            dcp.save(tensors, storage_writer=writer, no_dist=no_dist)
         except CheckpointException as error:
-            # It is no Exception, and hides what went wrong (a full disk, say) behind the rank where it did.
+            # It is not an Exception, and it wraps the cause (a full disk, for example) by rank.
             raise next(iter(error.failures.values()))[0] from error
 
 
-def _retain(folder: Path, target: Path, keep: int) -> None:
-    """Remove what is older than the newest `keep`, and newer ones, which are torn: a run goes on from the newest good.
-
-    A folder is renamed before it is emptied, so that none is ever seen in part.
-    """
-    found = _existing(folder)
-    newer = sum(path.name > target.name for path in found)
-    for path in [*found[:newer], *found[newer + keep :]]:
-        gone = path.with_name(f".{path.name}.removed")
-        os.rename(path, gone)
-        shutil.rmtree(gone)
-
-
-def _tidy(folder: Path) -> None:
-    """Clear away what a killed process left half written or half removed, and put back what it was about to replace."""
+def _clean_up(folder: Path) -> None:
+    """Remove what a killed process left partly written or partly removed, and restore what it was about to replace."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        match = _LEFT_BEHIND.match(path.name)
+        match = _LEFTOVER.match(path.name)
         if match and match[2] == "outgoing" and not (folder / match[1]).exists():
             os.rename(path, folder / match[1])
         elif match:
             shutil.rmtree(path)
 
 
-def _existing(folder: Path) -> list[Path]:
-    """List checkpoint folders, newest first."""
-    found = [path for path in folder.glob("step-*") if _NAME.match(path.name)] if folder.is_dir() else []
-    return sorted(found, reverse=True)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence DCP's warning that a single process saves alone, which is what is meant."""
+    """Silence DCP's warning that one process saves alone, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         yield

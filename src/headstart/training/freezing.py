@@ -1,4 +1,4 @@
-"""Parameters that stay as they are until a share of the budget is spent (gradual unfreezing)."""
+"""Parameters that stay frozen until a fraction of the budget is used (gradual unfreezing)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from headstart.core.errors import RecipeError
 
 
 class Freezing:
-    """Holds back the groups of parameters whose start has not come; which those are depends on the share alone.
+    """Freezes each parameter group until its start; which groups are frozen depends only on the used fraction.
 
-    A parameter without gradient is passed over by the optimizer: no update, no decay, no count of steps.
+    The optimizer skips a parameter without gradient: no update, no weight decay, no step count.
     """
 
     def __init__(self, module: torch.nn.Module, groups: Sequence[ParameterGroup]) -> None:
-        """Take the groups of trainable parameters; raises where nothing would move at first."""
+        """Take the groups of trainable parameters; raise if none of them is trained from the start."""
         by_name = dict(module.named_parameters())
         self.late = [(group.starts, [by_name[name] for name in group.names]) for group in groups if group.starts > 0]
         if self.late and all(group.starts > 0 for group in groups):
             raise RecipeError(
-                f"nothing is trained before {min(starts for starts, _ in self.late):.0%} of the budget is spent",
-                allowed="At least one group of parameters moves from the start",
-                do="Let the head, or the last layers, begin at once",
+                f"no parameter is trained before {min(starts for starts, _ in self.late):.0%} of the budget is used",
+                allowed="At least one parameter group must be trained from the start",
+                do="Give the head or the last layers a start of 0",
             )
 
-    def follow(self, share: float) -> bool:
-        """Free the groups whose start has come and hold the others; say whether that changed anything."""
+    def update(self, fraction: float) -> bool:
+        """Unfreeze the groups whose start has passed and freeze the others; return True if anything changed."""
         changed = False
         for starts, parameters in self.late:
-            moves = share >= starts - 1e-9
+            trains = fraction >= starts - 1e-9
             for parameter in parameters:
-                changed |= parameter.requires_grad != moves
-                parameter.requires_grad_(moves)
+                changed |= parameter.requires_grad != trains
+                parameter.requires_grad_(trains)
         return changed

@@ -1,4 +1,4 @@
-"""Whether a run is healthy, judged by its curve alone and said in sentences."""
+"""Checks of a training curve: is the run healthy, and if not, why."""
 
 from __future__ import annotations
 
@@ -12,167 +12,171 @@ from headstart.training import schedule
 from headstart.training.settings import TrainingSettings
 
 Curve = Sequence[Mapping[str, Any]]
-_ENOUGH = 12
-"""Lines of a log before trends are spoken of."""
+"""Lines of a log, such as those of metrics.jsonl."""
+_MIN_LINES = 12
+"""Lines of a log before trends are judged."""
 
 
 @dataclass(frozen=True)
-class Remark:
-    """One sentence on a run, and how grave it is."""
+class Finding:
+    """One sentence about a run, and its level; `status` is neither good nor bad."""
 
-    verdict: Literal["good", "look", "bad"]
+    level: Literal["problem", "warning", "ok", "status"]
     sentence: str
 
 
-def of_curve(curve: Curve, settings: TrainingSettings, planned: bool = True) -> list[Remark]:
-    """Judge what was logged: does the loss fall, the rate move, the gradient stay in bounds, the speed hold.
+def check_curve(curve: Curve, settings: TrainingSettings, planned: bool = True) -> list[Finding]:
+    """Return findings about loss, learning rate, gradient norm and speed.
 
-    `planned` says that the rate follows these very settings, which an adaptation may replace by its own.
+    `planned` means that the learning rate follows these settings, which an adaptation may replace with its own.
     """
     lines = [line for line in curve if "loss" in line]
     if not lines:
-        return [Remark("look", "Nothing has been logged yet.")]
-    if len(lines) < _ENOUGH:
-        return [Remark("look", f"Only {len(lines)} lines have been logged: too few to speak of trends.")]
+        return [Finding("warning", "Nothing has been logged yet.")]
+    if len(lines) < _MIN_LINES:
+        return [Finding("warning", f"Only {len(lines)} lines have been logged, which is too few to judge trends.")]
     return [*_loss(lines), *_rate(lines, settings, planned), *_gradients(lines, settings), *_speed(lines)]
 
 
-def of_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = True) -> list[Remark]:
-    """Judge whether the held-out measure still improves."""
+def check_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = True) -> list[Finding]:
+    """Return a finding about overfitting: whether the held-out metric is still near its best value."""
     key = f"validation/{name}"
-    found = [(line["step"], line[key]) for line in curve if key in line]
-    if len(found) < 3:
+    values = [(line["step"], line[key]) for line in curve if key in line]
+    if len(values) < 3:
         return []
-    best_step, best = (min if lower_is_better else max)(found, key=lambda pair: pair[1])
-    _, last = found[-1]
+    best_step, best = (min if lower_is_better else max)(values, key=lambda pair: pair[1])
+    _, last = values[-1]
     worse = (last - best if lower_is_better else best - last) / max(abs(best), 1e-9)
     if worse > 0.02:
         return [
-            Remark(
-                "look",
-                f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} now: training goes "
-                "on past what the data gives. More data, more dropout or a smaller budget helps.",
+            Finding(
+                "warning",
+                f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} at the last "
+                "evaluation: the model overfits. Use more data, more dropout or a smaller budget.",
             )
         ]
-    return [Remark("good", f"The held-out {name} is {last:.3f}, at or near its best.")]
+    return [Finding("ok", f"The held-out {name} is {last:.3f}, at or near its best value.")]
 
 
-def of_records(quarantined: Curve, spikes: Curve, steps: int) -> list[Remark]:
-    """Judge the steps that made no update and those whose loss or gradient stood out."""
-    found = [_quarantine(quarantined, steps)]
+def check_records(quarantined: Curve, spikes: Curve, steps: int) -> list[Finding]:
+    """Return findings about the steps that changed no weights, and about loss and gradient spikes."""
+    findings = [_quarantine(quarantined, steps)]
     if spikes:
         last = spikes[-1]
         rows = ", ".join(str(row["index"]) for row in last.get("rows", [])[:3])
-        found.append(
-            Remark(
-                "look" if len(spikes) > max(3, steps / 1000) else "good",
-                f"{len(spikes)} steps stood out by loss or gradient, the last of them step {last['step']:,}"
-                + (f", where the rows {rows} had the highest loss" if rows else "")
+        findings.append(
+            Finding(
+                "warning" if len(spikes) > max(3, steps / 1000) else "ok",
+                f"{len(spikes)} {_steps(len(spikes))} had a spike in loss or gradient norm, most recently step "
+                f"{last['step']:,}" + (f", where rows {rows} had the highest loss" if rows else "")
                 + " (logs/spikes.jsonl).",
             )
-        )
-    return found
+        )  # fmt: skip
+    return findings
 
 
-def _quarantine(quarantined: Curve, steps: int) -> Remark:
+def _quarantine(quarantined: Curve, steps: int) -> Finding:
     if not quarantined:
-        return Remark("good", "No step had a loss or gradient that was not finite.")
+        return Finding("ok", "No step had a NaN or Inf loss or gradient.")
     rows = sorted({row["index"] for line in quarantined for row in line.get("rows", [])})
-    named = f"; the rows {', '.join(map(str, rows[:5]))} are bad by themselves" if rows else ""
-    return Remark(
-        "bad" if len(quarantined) > max(1, steps / 100) else "look",
-        f"{len(quarantined)} of {steps:,} steps had a loss or gradient that was not finite and made no update{named} "
+    named = f"; the loss of rows {', '.join(map(str, rows[:5]))} alone is NaN or Inf" if rows else ""
+    return Finding(
+        "problem" if len(quarantined) > max(1, steps / 100) else "warning",
+        f"{len(quarantined)} of {steps:,} steps had a NaN or Inf loss or gradient and changed no weights{named} "
         "(logs/quarantine.jsonl).",
     )
 
 
-def _loss(lines: Curve) -> list[Remark]:
+def _steps(count: int) -> str:
+    return "step" if count == 1 else "steps"
+
+
+def _loss(lines: Curve) -> list[Finding]:
     tenth = max(3, len(lines) // 10)
     first = statistics.fmean(line["loss"] for line in lines[:tenth])
     last = statistics.fmean(line["loss"] for line in lines[-tenth:])
     if not last < 0.99 * first:
         return [
-            Remark(
-                "bad",
+            Finding(
+                "problem",
                 f"The training loss does not fall: {first:.3f} over the first lines, {last:.3f} over the last. Try a "
                 "learning rate ten times lower, then ten times higher, for a minute each.",
             )
         ]
-    return [Remark("good", f"The training loss fell from {first:.3f} to {last:.3f}.")]
+    return [Finding("ok", f"The training loss fell from {first:.3f} to {last:.3f}.")]
 
 
-def _rate(lines: Curve, settings: TrainingSettings, planned: bool) -> list[Remark]:
-    rates, shares = [line["learning_rate"] for line in lines], [line["share"] for line in lines]
+def _rate(lines: Curve, settings: TrainingSettings, planned: bool) -> list[Finding]:
+    rates, fractions = [line["learning_rate"] for line in lines], [line["share"] for line in lines]
     if max(rates) == 0:
-        return [Remark("bad", f"The learning rate has been 0 in all {len(rates)} lines: nothing is learnt.")]
-    recent = slice(-_ENOUGH, None)
-    if len(set(rates[recent])) == 1 and len(set(shares[recent])) == 1:
+        return [Finding("problem", f"The learning rate is 0 in all {len(rates)} lines: nothing is learned.")]
+    recent = slice(-_MIN_LINES, None)
+    if len(set(rates[recent])) == 1 and len(set(fractions[recent])) == 1:
         return [
-            Remark(
-                "bad",
-                f"The learning rate is stuck at {rates[-1]:.2e}: the share of the budget that is spent "
-                f"({shares[-1]:.1%}) has not grown over the last {_ENOUGH} lines.",
+            Finding(
+                "problem",
+                f"The learning rate is stuck at {rates[-1]:.2e}: the used fraction of the budget ({fractions[-1]:.1%}) "
+                f"has not changed over the last {_MIN_LINES} lines.",
             )
         ]
-    if planned and _strays(rates, shares, settings):
-        return [Remark("bad", "The learning rate does not follow its schedule: the log and the recipe do not agree.")]
-    if shares[-1] < settings.warmup_ratio:
+    if planned and _off_schedule(rates, fractions, settings):
         return [
-            Remark(
-                "good", f"The learning rate still rises ({rates[-1]:.2e} of {settings.learning_rate:.2e} at the peak)."
-            )
+            Finding("problem", "The learning rate does not follow its schedule: the log does not match the recipe.")
         ]
-    return [Remark("good", f"The learning rate follows its schedule, {rates[-1]:.2e} now.")]
+    if fractions[-1] < settings.warmup_ratio:
+        peak = settings.learning_rate
+        return [Finding("ok", f"The learning rate is in its warmup ({rates[-1]:.2e}, peak {peak:.2e}).")]
+    return [Finding("ok", f"The learning rate follows its schedule (last value {rates[-1]:.2e}).")]
 
 
-def _strays(rates: Sequence[float], shares: Sequence[float], settings: TrainingSettings) -> bool:
-    """Say whether a rate lies outside of what the schedule gives between the shares of its line and the line before."""
-    plan = [schedule.rate_factor(share, settings.lr_scheduler_type, settings.warmup_ratio) for share in shares]
-    for rate, (before, after), (start, stop) in zip(rates[1:], pairwise(plan), pairwise(shares), strict=True):
-        # Between two lines the rate may pass its peak.
+def _off_schedule(rates: Sequence[float], fractions: Sequence[float], settings: TrainingSettings) -> bool:
+    """Return True if a rate is outside the range that the schedule takes between its line and the line before."""
+    plan = [schedule.rate_factor(f, settings.lr_scheduler_type, settings.warmup_ratio) for f in fractions]
+    for rate, (before, after), (start, stop) in zip(rates[1:], pairwise(plan), pairwise(fractions), strict=True):
+        # The peak may be between two lines.
         high = 1.0 if start <= settings.warmup_ratio <= stop else max(before, after)
         if not min(before, after) - 0.02 <= rate / settings.learning_rate <= high + 0.02:
             return True
     return False
 
 
-def _gradients(lines: Curve, settings: TrainingSettings) -> list[Remark]:
-    norms = [line["gradient_norm"] for line in lines]
+def _gradients(lines: Curve, settings: TrainingSettings) -> list[Finding]:
+    norms, limit = [line["gradient_norm"] for line in lines], settings.max_grad_norm
     quarter = max(3, len(norms) // 4)
     before, now = statistics.median(norms[quarter : 2 * quarter]), statistics.median(norms[-quarter:])
-    clipped = sum(norm > settings.max_grad_norm for norm in norms[-quarter:]) / quarter
+    clipped = sum(norm > limit for norm in norms[-quarter:]) / quarter
     if now < 1e-5:
-        return [Remark("bad", f"The gradient has vanished (norm {now:.1e}): nothing reaches the weights.")]
+        return [Finding("problem", f"The gradient has vanished (norm {now:.1e}): the weights hardly change.")]
     if now > 5 * before:
         return [
-            Remark(
-                "bad",
-                f"The gradient norm has grown from {before:.2f} to {now:.2f}, which comes before a loss that is no "
-                "number. Lower the learning rate, or lengthen the warm-up.",
+            Finding(
+                "problem",
+                f"The gradient norm has grown from {before:.2f} to {now:.2f}, which often precedes a NaN loss. Lower "
+                "`training.learning_rate`, or raise `training.warmup_ratio`.",
             )
         ]
-    if clipped > 0.9 and now > 10 * settings.max_grad_norm:
+    if clipped > 0.9:
         return [
-            Remark(
-                "look",
-                f"Nearly every gradient is cut down, by a factor of {now / settings.max_grad_norm:.0f}: clipping, and "
-                "not the learning rate, sets the size of the updates.",
+            Finding(
+                "warning",
+                f"{clipped:.0%} of the last gradients were clipped (median norm {now:.2f}, limit {limit:g}), by a "
+                f"factor of {now / limit:.1f}: clipping, not the learning rate, sets the size of the updates.",
             )
         ]
-    return [Remark("good", f"The gradient norm is {now:.2f}, and {clipped:.0%} of the last ones were clipped.")]
+    return [Finding("ok", f"The gradient norm is {now:.2f}, and {clipped:.0%} of the last gradients were clipped.")]
 
 
-def _speed(lines: Curve) -> list[Remark]:
-    # The first lines hold compilation and cold caches.
+def _speed(lines: Curve) -> list[Finding]:
+    # The first lines include compilation and cold caches.
     speeds = [line["tokens_per_second"] for line in lines[2:]]
     quarter = max(3, len(speeds) // 4)
     usual, now = statistics.median(speeds), statistics.median(speeds[-quarter:])
     if now < 0.7 * usual:
         return [
-            Remark(
-                "look",
-                f"It reads {now:,.0f} tokens a second now, where {usual:,.0f} were usual: something else wants the "
-                "machine, or rows have become longer.",
+            Finding(
+                "warning",
+                f"The speed dropped to {now:,.0f} tokens per second from a median of {usual:,.0f}: another process "
+                "uses the machine, or rows have become longer.",
             )
         ]
-    return [Remark("good", f"It reads {now:,.0f} tokens a second.")]
+    return [Finding("ok", f"The speed is {now:,.0f} tokens per second.")]

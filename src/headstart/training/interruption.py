@@ -1,4 +1,4 @@
-"""The wish that a run should stop: by Ctrl-C, by a signal of the system, or by a file in its folder."""
+"""Requests to stop a run: Ctrl-C, a signal from the system, or a file in the run's folder."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ from typing import Any, Self
 
 STOP_FILE = "stop"
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-_LOOKED_FOR_EVERY = 1.0
-"""Seconds between two looks for the file: on a network's disk a look takes time."""
+_POLL_SECONDS = 1.0
+"""Minimum time between two checks for the file: a check is slow on a network disk."""
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stopped(KeyboardInterrupt):
-    """A run was asked to stop and has saved itself; started again, it goes on from there."""
+    """A run was asked to stop and has saved a checkpoint; the same command resumes it."""
 
 
 class StopSignal:
-    """Listens for the wish to stop while a run is under way, and lets it finish what it is doing.
+    """Records requests to stop while a run trains, so that the run can finish its step and save.
 
-    A step changes weights, optimizer and counters one after the other; saved between two of them, a run could not be
-    gone on with exactly. A second Ctrl-C ends the process at once: the last checkpoint is whole, whatever is written.
-    Only the main thread receives signals; elsewhere the file alone counts.
+    A step changes weights, optimizer state and counters one after the other. A checkpoint taken in between could not be
+    resumed exactly. A second Ctrl-C ends the process at once; the last checkpoint stays complete. Only the main thread
+    receives signals. In other threads only the file is checked.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """Look for the file in a folder, or nowhere in a process that does not write there."""
+        """Check for the stop file in `folder`; None on ranks that do not write there."""
         self.file = folder / STOP_FILE if folder else None
-        self.came: str | None = None
-        self._looked = 0.0
-        self._before: dict[int, Any] = {}
+        self.reason: str | None = None
+        self._last_check = 0.0
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take the signals; one that the process ignores stays ignored."""
+        """Install signal handlers; a signal that the process ignores stays ignored."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._remember)
+                    self._handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the signals back."""
-        for number, handler in self._before.items():
+        """Restore the previous signal handlers."""
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def asked(self) -> bool:
-        """Say whether the run is to stop."""
+    def requested(self) -> bool:
+        """Return True once a signal has arrived or the stop file exists."""
         now = time.monotonic()
-        if self.came is None and self.file is not None and now - self._looked >= _LOOKED_FOR_EVERY:
-            self._looked = now
+        if self.reason is None and self.file is not None and now - self._last_check >= _POLL_SECONDS:
+            self._last_check = now
             if self.file.exists():
-                self.came = f"the file {STOP_FILE}"
-        return self.came is not None
+                self.reason = f"the file {STOP_FILE}"
+        return self.reason is not None
 
-    def obeyed(self) -> Stopped:
-        """Take the file away, so that the next start goes on, and return what to raise."""
+    def acknowledge(self) -> Stopped:
+        """Delete the stop file, so that the next start resumes, and return the exception to raise."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
-        return Stopped(f"stopped by {self.came or 'another process'}")
+        return Stopped(f"stopped by {self.reason or 'another process'}")
 
-    def _remember(self, number: int, _: FrameType | None) -> None:
-        self.came = signal.Signals(number).name
+    def _record(self, number: int, _: FrameType | None) -> None:
+        self.reason = signal.Signals(number).name
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            # A handler must not print: it may have come in the middle of a print. The bar has hidden the cursor.
-            said = "stopping after this step; Ctrl-C again leaves at once\n"
-            os.write(2, ((_SHOW_CURSOR + said) if sys.stderr.isatty() else said).encode())
+            # os.write, because a handler may interrupt a print. The progress bar has hidden the cursor.
+            message = "stopping after this step; press Ctrl-C again to exit at once\n"
+            os.write(2, ((_SHOW_CURSOR + message) if sys.stderr.isatty() else message).encode())

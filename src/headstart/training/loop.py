@@ -2,286 +2,245 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from headstart.core.contracts import Learner
-from headstart.core.data import Batch, Sample
-from headstart.core.errors import RecipeError
-from headstart.training import checkpoint, compilation, optimizer, progress, schedule
-from headstart.training.batches import batches_from, global_batch
+from headstart.core.data import Batch
+from headstart.core.log import logger
+from headstart.training import compilation, optimizer, schedule
+from headstart.training.batches import StepBatches, batches_from
 from headstart.training.budget import Budget, Usage
-from headstart.training.checkpoint import Progress
+from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.checkpoint import CheckpointStore, Progress, TrainState
 from headstart.training.freezing import Freezing
 from headstart.training.guard import NanGuard
 from headstart.training.interruption import StopSignal
-from headstart.training.phases import Phase, Phases, growing
-from headstart.training.progress import Tracker
+from headstart.training.phases import Phase, Phases, with_batch_warmup
 from headstart.training.settings import TrainingSettings
-from headstart.training.sharding import require_even
 from headstart.training.step import TrainStep
 from headstart.training.world import World
 
 
+@dataclass(frozen=True)
+class RunInfo:
+    """Identity of the run that a loop belongs to."""
+
+    folder: Path
+    """Receives `checkpoints/` and `logs/`."""
+    fingerprint: str
+    """Ties checkpoints to the recipe and its inputs."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Mean loss, gradient norm before clipping, and learning rate of one step."""
+
+    loss: float
+    norm: float
+    learning_rate: float
+
+
 @dataclass
 class TrainResult:
-    """What a finished loop hands back."""
+    """What `Loop.run` returns."""
 
     progress: Progress
     validation: dict[str, float] = field(default_factory=dict)
+    """Metrics of the final weights on held-out data."""
     resumed_from: int = 0
-    passed_over: list[str] = field(default_factory=list)
 
 
 class Loop:
-    """Steps a learner until its budget is spent, and can be stopped and started again at any moment."""
+    """Steps a learner until its budget is used up; it can be stopped and resumed at any step.
+
+    `progress` holds the counters, `best` the best weights if they are kept, and `validation` the metrics of the
+    current weights (None if they have not been evaluated). A callback sets `should_stop` to end the run early.
+    """
 
     def __init__(
         self,
         learner: Learner,
         settings: TrainingSettings,
+        run: RunInfo,
+        phases: Sequence[Phase],
         *,
-        batch_size: int,
-        seed: int,
-        folder: Path,
-        fingerprint: str,
-        flops_per_token: float = 0.0,
-        keep_best: bool = False,
-        later: Sequence[Phase] = (),
+        callbacks: Sequence[Callback] | None = None,
         world: World | None = None,
     ) -> None:
-        """Set up optimizer and budget; `folder` receives `checkpoints/`, `fingerprint` ties them to the recipe.
+        """Set up phases, budget, optimizer and callbacks.
 
-        With `keep_best`, the weights with the highest first value of `learner.validate()` are the result. The
-        learner's own samples are read until a `later` phase begins; epochs of the budget are counted in them.
-        Every process of a `world` runs the loop, on its share of each batch; the leader measures and writes.
+        Epochs of the budget are counted in the first phase. Without `callbacks`, the loop uses `default_callbacks`.
+        Every process of a `world` runs the loop on its part of each batch; rank 0 evaluates and writes.
         """
-        self.learner, self.settings, self.seed = learner, settings, seed
-        self.world = world or World()
-        phases = [Phase(0.0, learner, batch_size, flops_per_token), *later]
-        self.phases = Phases(growing(phases, settings.batch_warmup_ratio, settings.batch_warmup_start))
-        _require_work_for_all(self.phases, self.world, settings)
-        self.budget = Budget.parse(settings.budget).in_steps(batch_size, len(learner))
-        self.checkpoints, self.fingerprint = folder / "checkpoints", fingerprint
-        if settings.early_stopping_patience is not None and not keep_best:
-            raise RecipeError(
-                f"training.early_stopping_patience is {settings.early_stopping_patience}, "
-                "and this run keeps its last weights, not its best",
-                allowed="Fine-tuning can stop early; pre-training spends its budget",
-                do="Leave training.early_stopping_patience out",
-            )
-        self.keep_best = keep_best
+        self.learner, self.settings, self.run_info, self.world = learner, settings, run, world or World()
+        self.logs = run.folder / "logs"
+        self.callbacks = default_callbacks(settings) if callbacks is None else list(callbacks)
+        self.phases = Phases(with_batch_warmup(phases, settings.batch_warmup_ratio, settings.batch_warmup_start))
+        self.phases.require_valid(self.world, settings)
+        self.budget = Budget.parse(settings.budget).in_steps(phases[0].batch_size, len(phases[0].feed))
         if settings.torch_compile:
             compilation.compile_layers(learner.module)
-        self.stepper = TrainStep(learner, settings, seed, self.world)
+        self.train_step = TrainStep(learner, settings, run.seed, self.world)
         groups = learner.parameter_groups()
         self.optimizer = optimizer.build(learner.module, groups, settings)
-        self.trained = {name for group in groups for name in group.names}
         self.freezing = Freezing(learner.module, groups)
-        self.guard = NanGuard(folder / "logs" if self.world.leads else None, settings.stop_after_bad_steps)
-        self.notice = StopSignal(folder if self.world.leads else None)
+        self.guard = NanGuard(self.logs if self.world.is_main else None, settings.stop_after_bad_steps)
+        self.stop_signal = StopSignal(run.folder if self.world.is_main else None)
+        self.checkpoints = CheckpointStore(
+            run.folder / "checkpoints", run.fingerprint, settings.save_total_limit, self.world
+        )
         self.progress = Progress()
         self.best: dict[str, torch.Tensor] = {}
+        self.validation: dict[str, float] | None = None
+        self.should_stop = False
+        self._trained = {name for group in groups for name in group.names}
+        self._stop: bool | None = None
+        self._started = time.monotonic()
 
-    def restore(self) -> TrainResult:
-        """Go to the newest checkpoint that verifies, if there is one, and say which were passed over."""
-        found = checkpoint.restore(self.checkpoints, self.learner.module, self.optimizer, self.fingerprint, self.world)
-        if found is None:
-            return TrainResult(self.progress)
-        self.progress, self.best, passed_over = found
-        for fault in passed_over if self.world.leads else ():
-            print(f"a checkpoint was passed over: {fault}", file=sys.stderr, flush=True)
-        return TrainResult(self.progress, resumed_from=self.progress.step, passed_over=passed_over)
+    def restore(self) -> list[str]:
+        """Load the newest checkpoint that verifies, if there is one; return messages about those that do not."""
+        restored = self.checkpoints.restore(self.learner.module, self.optimizer)
+        if restored is None:
+            return []
+        self.progress, self.best = restored.progress, restored.best
+        for message in restored.skipped if self.world.is_main else ():
+            logger.warning("skipped a damaged checkpoint: %s", message)
+        return restored.skipped
 
-    def run(self, trackers: Sequence[Tracker] = ()) -> TrainResult:
-        """Train until the budget or the patience is spent, measure once more, and leave the best or last weights.
+    def run(self) -> TrainResult:
+        """Train until the budget is used up or a callback stops the run.
 
-        Asked to stop (see `StopSignal`), it finishes its step, saves, and raises `Stopped`.
+        If a stop is requested (see `StopSignal`), the loop finishes its step, saves, and raises `Stopped`.
         """
-        outcome = TrainResult(self.progress, resumed_from=self.progress.step)
-        self.guard.resume(self.progress.step)
-        self._start_clock()
-        saved_at = self.progress.seconds
-        last_log = (time.monotonic(), self.progress.tokens)
-        evaluated, measured_at = self._evaluation_number(), -1
-        steps: Iterator[list[Batch]] | None = None
-        with self.notice:
-            while self.share() < 1 and not self._out_of_patience():
-                if self.freezing.follow(self.share()):
-                    self.stepper.spread.wrap()
-                if self.phases.enter(self.progress, self.share()) or steps is None:
-                    # A new reader: what the old one has read ahead is of the phase before.
-                    if steps is not None and self.settings.torch_compile:
-                        compilation.forget_shapes()
-                    steps = self._batches()
-                loss, norm, rate, stop = self._step(next(steps))
-                recent = self.progress.recent
-                recent.append(loss)
-                share = self.share()
-                if self.progress.step % self.settings.logging_steps == 0 or share >= 1:
-                    now = time.monotonic()
-                    speed = (self.progress.tokens - last_log[1]) / max(now - last_log[0], 1e-9)
-                    last_log = (now, self.progress.tokens)
-                    self._log(trackers, {
-                        "loss": sum(recent) / len(recent), "gradient_norm": norm, "learning_rate": rate,
-                        "tokens_per_second": speed, "tokens": float(self.progress.tokens), "share": share,
-                    })  # fmt: skip
-                    recent.clear()
-                if self._evaluation_number() > evaluated or share >= 1:
-                    evaluated = self._evaluation_number()
-                    outcome.validation, measured_at = self._evaluate(trackers), self.progress.step
-                # By the leader's clock, like everything that all processes must decide alike.
-                due = self.progress.seconds - saved_at >= 60 * self.settings.save_interval_minutes and share < 1
-                # Several processes have agreed on this during the step; one alone may look again.
-                stop = stop or (self.world.size == 1 and self.notice.asked())
-                if stop or due:
-                    progress.sync(trackers)
-                    self.save()
-                    saved_at = self.progress.seconds
-                if stop:
-                    raise self.notice.obeyed()
-        self.freezing.follow(1.0)
-        if self.keep_best and self.best:
-            self.learner.module.load_state_dict(self.best, strict=False)
-            outcome.validation = self._validate()
-        elif measured_at != self.progress.step:
-            # A resumed run whose budget was spent, or one whose last save took the rest of its time.
-            outcome.validation = self._validate()
-        self.stepper.spread.gather()
-        return outcome
+        resumed_from, self.should_stop = self.progress.step, False
+        self.guard.resume(resumed_from)
+        self._started = time.monotonic() - self.progress.seconds
+        try:
+            self._notify("on_train_begin")
+            with self.stop_signal:
+                for micro_batches in self._batches():
+                    self._notify("on_step_end", self._step(micro_batches))
+                    if self.stop_requested():
+                        raise self.stop_signal.acknowledge()
+            self.freezing.update(1.0)
+            self._notify("on_train_end")
+            self.train_step.parallel.gather()
+        finally:
+            for callback in self.callbacks:
+                callback.close()
+        return TrainResult(self.progress, self.validation or {}, resumed_from)
 
-    @property
-    def micro(self) -> int:
-        """Return the samples of one forward pass, whose tokens are as many in every phase as in the first."""
-        phase, first = self.phases.current(self.progress), self.phases.all[0].batch_size
-        return min(phase.samples, self.settings.samples_together(phase.batch_size, first))
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which this run's forward passes take place."""
-        return self.stepper.autocast()
-
-    def share(self) -> float:
-        """Return the share of the budget that is spent."""
+    def fraction_done(self) -> float:
+        """Return the used fraction of the budget: 0 at the start, 1 or more at the end."""
         p = self.progress
-        return self.budget.share(Usage(p.seconds, p.tokens, p.step, p.flops))
+        return self.budget.fraction_done(Usage(p.seconds, p.tokens, p.step, p.flops))
+
+    def stop_requested(self) -> bool:
+        """Return True if the run was asked to stop; checked once per step, so that all callers agree."""
+        if self._stop is None:
+            self._stop = self.stop_signal.requested()
+        return self._stop
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Pass the values of a log entry to all callbacks."""
+        self._notify("on_log", values)
+
+    def evaluate(self) -> None:
+        """Evaluate the current weights, log the metrics, and pass them to all callbacks."""
+        self.validation = self.validate()
+        if self.validation:
+            self.log({f"validation/{name}": value for name, value in self.validation.items()})
+            self._notify("on_evaluate", self.validation)
+            self._synchronize_clock()
+
+    def validate(self) -> dict[str, float]:
+        """Return metrics on held-out data: computed on rank 0, or on all ranks if the module is sharded."""
+        parallel = self.train_step.parallel
+        if not self.world.is_main and not parallel.sharded:
+            return self.world.broadcast({})
+        with self.train_step.eager(), parallel.evaluating(), self.train_step.autocast():
+            metrics = self.learner.validate()
+        return self.world.broadcast(metrics)
 
     def save(self) -> Path:
-        """Write a checkpoint now."""
-        self._tick()
-        return checkpoint.save(
-            self.checkpoints, self.learner.module, self.optimizer, self.progress, self.best, self.fingerprint,
-            self.settings.save_total_limit, self.world, self.stepper.spread.sharded,
+        """Write a checkpoint now and return its path."""
+        self._notify("on_save_begin")
+        self._synchronize_clock()
+        train_state = TrainState(self.learner.module, self.optimizer, self.progress, self.best)
+        path = self.checkpoints.save(train_state, self.train_step.parallel.sharded)
+        self._notify("on_save", path)
+        return path
+
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the trained weights, on the CPU."""
+        weights = self.learner.module.state_dict()
+        return {name: weights[name].detach().cpu().clone() for name in weights if name in self._trained}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Load a copy that `trained_weights` made."""
+        self.learner.module.load_state_dict(weights, strict=False)
+        self.validation = None
+
+    def step_batches(self) -> tuple[int, StepBatches]:
+        """Return the next step as the current feed counts, and the batches of its phase."""
+        progress, phase = self.progress, self.phases.current(self.progress)
+        micro = self.settings.micro_batch_for(phase.batch_size, self.phases.all[0].batch_size)
+        batches = StepBatches(
+            phase.feed, phase.samples, min(phase.samples, micro), self.run_info.seed,
+            self.phases.feed_before(progress), self.world.rank, self.world.size,
         )  # fmt: skip
+        return self.phases.feed_step(progress), batches
 
     def _batches(self) -> Iterator[list[Batch]]:
-        phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
-        workers, world, before = (
-            self.settings.dataloader_num_workers,
-            self.world,
-            self.phases.feed_before(self.progress),
-        )
-        return batches_from(
-            step, phase.feed, phase.samples, self.micro, self.seed, workers, world.rank, world.size, before
-        )
+        """Yield the micro-batches of each step until the budget is used up or a callback stops the run."""
+        reader: Iterator[list[Batch]] | None = None
+        while self.fraction_done() < 1 and not self.should_stop:
+            if self.freezing.update(self.fraction_done()):
+                self.train_step.parallel.wrap()
+            if self.phases.enter(self.progress, self.fraction_done()) or reader is None:
+                # A new reader, because the old one has prefetched batches of the previous phase.
+                if reader is not None and self.settings.torch_compile:
+                    compilation.forget_shapes()
+                reader = batches_from(*self.step_batches(), self.settings.dataloader_num_workers)
+            yield next(reader)
 
-    def _step(self, micro_batches: Sequence[Batch]) -> tuple[float, float, float, bool]:
-        """Make one update, unless a number is bad; returns loss, gradient norm, rate, and whether to stop."""
-        rate = self.settings.learning_rate * schedule.rate_factor(
-            self.share(), self.settings.lr_scheduler_type, self.settings.warmup_ratio
-        )
+    def _step(self, micro_batches: Sequence[Batch]) -> StepResult:
+        """Compute gradients and step the optimizer, unless the loss or a gradient is NaN or Inf."""
+        progress, phase = self.progress, self.phases.current(self.progress)
+        factor = schedule.rate_factor(self.fraction_done(), self.settings.lr_scheduler_type, self.settings.warmup_ratio)
+        rate = self.settings.learning_rate * factor
         optimizer.set_rate(self.optimizer, rate)
-        found = self.stepper.gradients(micro_batches, self.progress.step, self.notice.asked, self._clock)
-        phase = self.phases.current(self.progress)
-        if self.guard.admits(
-            self.progress, found.loss, found.norm, self._samples,
-            lambda: self.stepper.row_losses(phase.feed, self._samples()),
+        gradients = self.train_step.gradients(micro_batches, progress.step, self.stop_signal.requested, self._seconds)
+        step, batches = self.step_batches()
+        if self.guard.check(
+            progress, gradients.loss, gradients.norm, lambda: batches.samples(step),
+            lambda: self.train_step.row_losses(phase.feed, batches.samples(step)),
         ):  # fmt: skip
             self.optimizer.step()
         self.optimizer.zero_grad()
-        self.progress.step += 1
-        self.progress.samples += phase.samples
-        self.progress.tokens += found.tokens
-        self.progress.flops += phase.flops_per_token * found.tokens
-        self.progress.seconds = found.seconds
-        return found.loss, found.norm, rate, found.stop
+        progress.step += 1
+        progress.samples += phase.samples
+        progress.tokens += gradients.tokens
+        progress.flops += phase.flops_per_token * gradients.tokens
+        progress.seconds = gradients.seconds
+        progress.recent.append(gradients.loss)
+        self.validation = None
+        # Several processes have agreed during the step; a single one checks again after its callbacks.
+        self._stop = gradients.stop or (None if self.world.size == 1 else False)
+        return StepResult(gradients.loss, gradients.norm, rate)
 
-    def _samples(self) -> list[Sample]:
-        """Return the samples of the present step, in all processes."""
-        phase, step = self.phases.current(self.progress), self.phases.feed_step(self.progress)
-        return global_batch(phase.feed, step, phase.samples, self.seed, self.phases.feed_before(self.progress))
+    def _notify(self, point: str, *arguments: object) -> None:
+        for callback in self.callbacks:
+            getattr(callback, point)(self, *arguments)
 
-    def _evaluation_number(self) -> int:
-        return int(min(self.share(), 1.0) * self.settings.eval_count + 1e-9)
-
-    def _evaluate(self, trackers: Sequence[Tracker]) -> dict[str, float]:
-        values = self._validate()
-        if not values:
-            return values
-        self._log(trackers, {f"validation/{name}": value for name, value in values.items()})
-        score = next(iter(values.values()))
-        if self.keep_best and (self.progress.best_score is None or score > self.progress.best_score):
-            self.progress.best_score, self.progress.best_step, self.progress.unimproved = score, self.progress.step, 0
-            weights = self.learner.module.state_dict()
-            self.best = {name: weights[name].detach().cpu().clone() for name in weights if name in self.trained}
-        else:
-            self.progress.unimproved += 1
-        self._tick()
-        return values
-
-    def _out_of_patience(self) -> bool:
-        return (
-            self.settings.early_stopping_patience is not None
-            and self.progress.unimproved >= self.settings.early_stopping_patience
-        )
-
-    def _validate(self) -> dict[str, float]:
-        """Measure held-out data: in the leader, or in all processes where none holds the whole module."""
-        spread = self.stepper.spread
-        if not self.world.leads and not spread.sharded:
-            return self.world.told({})
-        with self.stepper.eager(), spread.measuring(), self.autocast():
-            values = self.learner.validate()
-        return self.world.told(values)
-
-    def _log(self, trackers: Sequence[Tracker], values: dict[str, float]) -> None:
-        for tracker in trackers:
-            tracker.log(self.progress.step, values)
-
-    def _start_clock(self) -> None:
-        self._started = time.monotonic() - self.progress.seconds
-
-    def _clock(self) -> float:
+    def _seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def _tick(self) -> None:
-        self.progress.seconds = self.world.told(self._clock())
-
-
-def _require_work_for_all(phases: Phases, world: World, settings: TrainingSettings) -> None:
-    for phase in phases.all:
-        if phase.samples < world.size:
-            raise RecipeError(
-                f"one update reads {phase.samples} samples, and {world.size} processes share them",
-                allowed="Each process needs one sample of every update",
-                do="Raise training.batch_tokens or batch_size, or start fewer processes",
-            )
-        if settings.parallel == "fsdp" and world.size > 1:
-            require_even(phase.samples, world, settings.optim)
-        if phase.feed.lengths is not None:
-            require_batches_of_one_size(settings)
-
-
-def require_batches_of_one_size(settings: TrainingSettings) -> None:
-    """Refuse batches that grow where texts are sorted by length."""
-    if settings.batch_warmup_ratio:
-        raise RecipeError(
-            f"training.batch_warmup_ratio is {settings.batch_warmup_ratio:g}, and texts are sorted by length",
-            allowed="Pre-training can start with small batches; sorting needs batches of one size",
-            do="Leave training.batch_warmup_ratio out",
-        )
+    def _synchronize_clock(self) -> None:
+        self.progress.seconds = self.world.broadcast(self._seconds())

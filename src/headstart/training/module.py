@@ -1,4 +1,4 @@
-"""What the loop trains: a model under something that makes a loss of it."""
+"""The module that the loop trains: a model together with the objective or task that computes its loss."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from headstart.core.data import Batch
 
 
 class MakesLoss(Protocol):
-    """An objective or a task, as far as training sees it."""
+    """The part of an objective or a task that training uses."""
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the summed loss of a model on a batch."""
+        ...
+
+    def measure(self, model: Any, batch: Batch) -> dict[str, float]:
+        """Return metrics summed over the batch's predictions, `loss` first."""
         ...
 
 
 class LossModule(torch.nn.Module):
     """A model under an objective or a task: called with a batch, it returns the summed loss.
 
-    One module, so that wrappers for several processes see forward pass and loss as one call.
+    Forward pass and loss are one call of one module, as DDP and FSDP require.
     """
 
     def __init__(self, model: torch.nn.Module, method: MakesLoss) -> None:
-        """Hold both; the parameters are the model's."""
+        """Hold model and method; the parameters are the model's."""
         super().__init__()
         self.model, self.method = model, method
 
@@ -33,6 +37,5 @@ class LossModule(torch.nn.Module):
         return self.method.loss(self.model, batch)
 
     def measure(self, batch: Batch) -> dict[str, float]:
-        """Return an objective's sums over the batch's predictions; like `forward`, it may be run by many processes."""
-        found: dict[str, float] = self.method.measure(self.model, batch)  # type: ignore[attr-defined]
-        return found
+        """Return metrics summed over the batch's predictions; like `forward`, it runs under FSDP as well."""
+        return self.method.measure(self.model, batch)

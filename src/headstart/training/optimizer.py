@@ -1,4 +1,4 @@
-"""The optimizer over groups of equal learning-rate factor, with weight decay on matrices only."""
+"""The optimizer over parameter groups with a learning-rate factor each, with weight decay on matrices only."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from headstart.training.settings import TrainingSettings
 def build(
     module: torch.nn.Module, groups: Sequence[ParameterGroup], settings: TrainingSettings
 ) -> torch.optim.Optimizer:
-    """Return the optimizer over the named parameters; each group keeps its `lr_scale`, and vectors do not decay."""
+    """Return the optimizer over the named parameters. Each group keeps its `lr_scale`; vectors have no weight decay."""
     by_name = dict(module.named_parameters())
     orthogonal = {id(matrix) for matrix in layer_matrices(module)} if settings.optim == "muon" else set()
-    arms: list[dict[str, Any]] = []
+    param_groups: list[dict[str, Any]] = []
     for group in groups:
         members = [by_name[name] for name in group.names if by_name[name].requires_grad]
-        for decays, turns in ((True, True), (True, False), (False, False)):
-            chosen = [p for p in members if (p.ndim >= 2) == decays and (id(p) in orthogonal) == turns]
-            if chosen:
+        for decays, uses_muon in ((True, True), (True, False), (False, False)):
+            params = [p for p in members if (p.ndim >= 2) == decays and (id(p) in orthogonal) == uses_muon]
+            if params:
                 decay = settings.weight_decay if decays else 0.0
-                scale = group.lr_scale * (settings.muon_scale if turns else 1.0)
-                arms.append({"params": chosen, "weight_decay": decay, "lr_scale": scale, "orthogonal": turns})
+                scale = group.lr_scale * (settings.muon_scale if uses_muon else 1.0)
+                param_groups.append(
+                    {"params": params, "weight_decay": decay, "lr_scale": scale, "orthogonal": uses_muon}
+                )
     betas = (settings.adam_beta1, settings.adam_beta2)
     if settings.optim == "muon":
-        return Muon(arms, settings.learning_rate, betas, settings.adam_epsilon, settings.muon_momentum)
-    return torch.optim.AdamW(arms, lr=settings.learning_rate, betas=betas, eps=settings.adam_epsilon, fused=True)
+        return Muon(param_groups, settings.learning_rate, betas, settings.adam_epsilon, settings.muon_momentum)
+    return torch.optim.AdamW(
+        param_groups, lr=settings.learning_rate, betas=betas, eps=settings.adam_epsilon, fused=True
+    )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every group to `rate` times the group's factor."""
+    """Set the learning rate of every group to `rate` times the group's `lr_scale`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]

@@ -1,4 +1,4 @@
-"""Number formats by what the machine can do."""
+"""Number formats (bf16, fp32), chosen by what the machine supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
-    """Return the processor's feature flags, where the system tells them."""
+    """Return the CPU's feature flags; empty if the system does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -20,27 +20,27 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Say whether bf16 products run in hardware: AMX or AVX-512 BF16 on a processor, or a GPU that has it."""
+    """Return True if bf16 products run in hardware: AMX or AVX-512 BF16 on a CPU, or a GPU that supports bf16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16"})
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """Turn `auto` into bf16 or fp32."""
+    """Resolve `auto` to bf16 or fp32; return other values unchanged."""
     return ("bf16" if has_fast_bf16(device) else "fp32") if precision == "auto" else precision
 
 
 def dtype(precision: str) -> torch.dtype:
-    """Return the type that weights have in a number format."""
+    """Return the torch dtype of a number format."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which forward passes run."""
+    """Return the autocast context for forward passes."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def default_device() -> torch.device:
-    """Return the GPU if there is one, else the processor."""
+    """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""A module of which every process holds a part: torch's FSDP2."""
+"""Sharded data parallelism: each process holds a part of the module (torch's FSDP2)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headstart.training.world import World
 
 
 class Sharded:
-    """A module whose weights, gradients and optimizer state are spread over the processes of a world.
+    """A module whose weights, gradients and optimizer state are sharded over all processes.
 
-    A layer's weights are gathered while it runs and let go of after it; those outside of repeated layers (embeddings,
-    head) while the module runs. The weights that each process has made must be the same.
+    A layer's weights are gathered while it runs and released after it; weights outside the repeated layers (embeddings,
+    head) are gathered while the module runs. All processes must start with the same weights.
     """
 
     sharded = True
 
     def __init__(self, module: torch.nn.Module, world: World) -> None:
-        """Spread the module: each repeated layer by itself, and the rest together."""
+        """Shard the module: one FSDP unit per repeated layer, and one for the rest."""
         require_untied(module)
         self.module, self.world = module, world
         mesh = init_device_mesh(next(module.parameters()).device.type, (world.size,))
@@ -36,7 +36,7 @@ class Sharded:
             register_fsdp_forward_method(module, "measure")
 
     def wrap(self) -> None:
-        """Nothing is to be done when other parameters are trained than before."""
+        """Do nothing: FSDP2 allows the set of trained parameters to change."""
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Return the summed loss of a batch; all processes must call this together."""
@@ -44,21 +44,21 @@ class Sharded:
         return loss
 
     def accumulating(self, last: bool) -> AbstractContextManager[None]:
-        """Return the context of one micro-batch, in which gradients are exchanged if it is the last of a step."""
+        """Return the context of one micro-batch; gradients are synchronized in the last one of a step."""
         self.root.set_requires_gradient_sync(last)
         return nullcontext()
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Return the context in which all processes measure the same held-out data together."""
+    def evaluating(self) -> Iterator[None]:
+        """Return the context in which all processes evaluate the same held-out data together."""
         try:
             yield
         finally:
-            # Without a backward pass the weights outside of layers would stay gathered.
+            # Without a backward pass the weights outside the layers would stay gathered.
             self.root.reshard()
 
     def gather(self) -> None:
-        """Make the module whole again in every process, to be saved as it is; it is not trained after this."""
+        """Gather the whole module in every process, for saving; it cannot be trained afterwards."""
         whole: dict[int, torch.nn.Parameter] = {}
         for part in self.module.modules():
             for name, parameter in part.named_parameters(recurse=False):
@@ -69,7 +69,7 @@ class Sharded:
 
 
 def _layers(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield the repeated layers, outermost ones alone: a layer of T5 is itself a list of layers."""
+    """Yield the repeated layers, only the outermost ones: a layer of T5 is itself a list of layers."""
     for child in module.children():
         if isinstance(child, torch.nn.ModuleList):
             yield from child
@@ -78,30 +78,30 @@ def _layers(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def require_untied(module: torch.nn.Module) -> None:
-    """Raise where a weight stands in two layers, or in a layer and outside of them: sharded, it would become two."""
+    """Raise if two layers share a weight, or a layer and the rest do: sharding would make two weights of it."""
     layer_of = {part: layer for layer in _layers(module) for part in layer.modules()}
-    homes: dict[torch.nn.Parameter, torch.nn.Module | None] = {}
+    owner_of: dict[torch.nn.Parameter, torch.nn.Module | None] = {}
     for part in module.modules():
-        home = layer_of.get(part)
-        if any(homes.setdefault(parameter, home) is not home for parameter in part.parameters(recurse=False)):
+        layer = layer_of.get(part)
+        if any(owner_of.setdefault(parameter, layer) is not layer for parameter in part.parameters(recurse=False)):
             raise RecipeError(
-                "layers of the network share weights, and training.parallel is fsdp",
-                allowed="A layer's weights are sharded by themselves; those of two layers would be trained apart",
-                do="Set training.parallel to ddp, or backbone.tie to false",
+                "`training.parallel` is fsdp, but layers of this network share weights",
+                allowed="FSDP shards each layer separately, so shared weights would be trained as two copies",
+                do="Set `training.parallel` to ddp, or `backbone.tie` to false",
             )
 
 
 def require_even(batch_size: int, world: World, optim: str) -> None:
-    """Raise unless all processes make the same forward passes, in which each needs the others."""
+    """Raise unless the batch divides evenly: every process needs the others in each of its forward passes."""
     if batch_size % world.size:
         raise RecipeError(
-            f"one update reads {batch_size} samples, and {world.size} processes shard the weights",
-            allowed="training.parallel: fsdp needs the same number of samples in each process",
-            do="Change training.batch_tokens, or set training.parallel to ddp",
+            f"one step reads {batch_size} samples, which {world.size} processes cannot share evenly",
+            allowed="`training.parallel: fsdp` needs the same number of samples in each process",
+            do="Change `training.batch_tokens`, or set `training.parallel` to ddp",
         )
     if optim == "muon":
         raise RecipeError(
-            "training.optim is muon and training.parallel fsdp",
-            allowed="Muon orthogonalises whole matrices, and no process holds one",
-            do="Set training.parallel to ddp or training.optim to adamw",
+            "`training.optim` is muon, but `training.parallel` is fsdp",
+            allowed="Muon orthogonalizes whole matrices, and under FSDP no process holds one",
+            do="Set `training.parallel` to ddp, or `training.optim` to adamw",
         )

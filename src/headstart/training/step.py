@@ -1,4 +1,4 @@
-"""One update: the gradients of a global batch, spread over micro-batches and processes."""
+"""The gradients of one step: a global batch, split into micro-batches and over processes."""
 
 from __future__ import annotations
 
@@ -22,79 +22,79 @@ from headstart.training.world import World
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a global batch gave: its mean loss, the norm of its gradients before clipping, the tokens it read."""
+    """Mean loss of a global batch, gradient norm before clipping, and tokens read, over all processes."""
 
     loss: float
     norm: float
     tokens: int
     stop: bool
-    """Whether any process was asked to stop."""
+    """True if any process was asked to stop."""
     seconds: float
-    """What the leader's clock says."""
+    """The clock of rank 0."""
 
 
 class TrainStep:
-    """Runs a learner forwards and backwards on the share of a global batch that falls to this process."""
+    """Runs forward and backward passes of a learner on this process's part of a global batch."""
 
     def __init__(self, learner: Learner, settings: TrainingSettings, seed: int, world: World) -> None:
-        """Move the module to its device and spread it over the processes."""
+        """Move the module to its device and wrap it for data parallelism."""
         self.learner, self.settings, self.seed, self.world = learner, settings, seed, world
         self.device = precision.default_device()
         self.precision = precision.resolve(settings.precision, self.device)
         if self.device.type == "cuda":
-            # Sums by atomic additions differ from run to run; a processor's do not.
+            # On a GPU, atomic additions make sums differ from run to run; on a CPU they do not.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         learner.module.to(self.device)
         shards = settings.parallel == "fsdp" and world.size > 1
-        self.spread = Sharded(learner.module, world) if shards else Replicas(learner.module, world)
-        self._noise = f"dropout of rank {world.rank}" if world.rank else "dropout"
+        self.parallel = Sharded(learner.module, world) if shards else Replicas(learner.module, world)
+        self._dropout_purpose = f"dropout of rank {world.rank}" if world.rank else "dropout"
 
     def gradients(
         self, micro_batches: Sequence[Batch], step: int, stop: Callable[[], bool], clock: Callable[[], float]
     ) -> Gradients:
-        """Accumulate the gradients of the global batch, divided once by its whole weight, and clip them."""
+        """Accumulate the gradients of the global batch, divided once by its total weight, and clip them."""
         module, world = self.learner.module, self.world
         module.train()
-        (weight,) = world.total(sum(self.learner.weight(batch) for batch in micro_batches))
+        (weight,) = world.all_reduce_sum(sum(self.learner.weight(batch) for batch in micro_batches))
         total, tokens = 0.0, 0
         for number, batch in enumerate(micro_batches):
-            # Dropout draws from torch's global generator: seeding it by step makes the noise a pure function too.
-            torch.manual_seed(integer(self.seed, step, number, self._noise))
-            with self.spread.accumulating(last=number == len(micro_batches) - 1):
+            # Dropout uses torch's global generator: seeding it by step makes dropout a pure function too.
+            torch.manual_seed(integer(self.seed, step, number, self._dropout_purpose))
+            with self.parallel.accumulating(last=number == len(micro_batches) - 1):
                 with self.autocast():
-                    loss = self.spread(self._on_device(batch)) / max(weight, 1.0)
-                # Gradients of several processes are averaged, and each has divided by the weight of all.
+                    loss = self.parallel(self._on_device(batch)) / max(weight, 1.0)
+                # DDP and FSDP average gradients, and each process has divided by the total weight.
                 (loss * world.size).backward()
             total += loss.item()
             tokens += self.learner.tokens(batch)
-        found = torch.nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm)
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)
-        said = world.total(total, tokens, stop(), clock() if world.leads else 0.0)
-        return Gradients(said[0], norm, int(said[1]), said[2] > 0, said[3])
+        clipped = torch.nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm)
+        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+        sums = world.all_reduce_sum(total, tokens, stop(), clock() if world.is_main else 0.0)
+        return Gradients(sums[0], norm, int(sums[1]), sums[2] > 0, sums[3])
 
     def row_losses(self, feed: BatchSource, samples: Sequence[Sample]) -> dict[Sample, float]:
-        """Return the loss per prediction of each row by itself, without dropout, in this process alone.
+        """Return the loss per prediction of each row separately, without dropout, computed in this process.
 
-        Empty where no process can run the module by itself.
+        Empty under FSDP, where no single process can run the module.
         """
-        found: dict[Sample, float] = {}
-        if self.spread.sharded:
-            return found
+        losses: dict[Sample, float] = {}
+        if self.parallel.sharded:
+            return losses
         self.learner.module.eval()
         with torch.no_grad(), self.eager(), self.autocast():
             for sample in samples:
                 batch = feed.batch([sample])
                 loss = self.learner.module(self._on_device(batch))
-                found[sample] = float(loss) / max(self.learner.weight(batch), 1.0)
-        return found
+                losses[sample] = float(loss) / max(self.learner.weight(batch), 1.0)
+        return losses
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which forward passes take place."""
+        """Return the autocast context for forward passes."""
         return precision.autocast(self.precision, self.device)
 
     def eager(self) -> AbstractContextManager[object]:
-        """Return a context for shapes that come once: compiling for them costs more than it gives."""
+        """Return a context without compilation, for shapes that occur once."""
         return torch.compiler.set_stance("force_eager") if self.settings.torch_compile else nullcontext()
 
     def _on_device(self, batch: Batch) -> Batch:

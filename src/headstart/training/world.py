@@ -1,4 +1,4 @@
-"""The processes that train one model together, as `torchrun` starts them; a lone process is a world of one."""
+"""The processes that train one model together, as `torchrun` starts them. A single process is a world of size 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,68 +18,75 @@ from headstart.core.processes import cores
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(days=1)
-"""How long a process waits for another: the first one may tokenise a corpus meanwhile. One that dies is noticed at
+_TIMEOUT = timedelta(days=1)
+"""How long a process waits for another: rank 0 may tokenize a corpus meanwhile. A process that dies is noticed at
 once, by its closed connection."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Who this process is among those that train together, and the few words they exchange."""
+    """Rank and size of the process group, and the collectives that the loop needs; all values travel as JSON."""
 
     rank: int = 0
     size: int = 1
     local_size: int = 1
-    """How many of them share this machine."""
+    """Number of processes on this machine."""
 
     @property
-    def leads(self) -> bool:
-        """Say whether this process is the one that prepares, measures, logs and writes."""
+    def is_main(self) -> bool:
+        """True on rank 0, which prepares data, evaluates, logs and saves."""
         return self.rank == 0
 
-    def wait(self) -> None:
-        """Wait until all have come here."""
-        self.total(0.0)
+    def barrier(self) -> None:
+        """Wait until all processes have reached this point."""
+        self.all_reduce_sum(0.0)
 
-    def total(self, *values: float) -> list[float]:
-        """Return the sums of all processes' numbers, the same to the bit in each of them."""
+    def all_reduce_sum(self, *values: float) -> list[float]:
+        """Return the sum of each value over all processes, identical to the bit on every rank."""
         if self.size == 1:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(sums)
         return [float(value) for value in sums]
 
-    def told(self, value: T) -> T:
-        """Return the leader's value, of plain JSON, whatever the others bring."""
+    def broadcast(self, value: T) -> T:
+        """Broadcast a JSON-serializable value from rank 0 to all ranks."""
         if self.size == 1:
             return value
-        letters = json.dumps(value).encode() if self.leads else b""
-        length = torch.tensor([len(letters)])
+        message = _encode(value) if self.is_main else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(message)])
         dist.broadcast(length, 0)
-        message = torch.tensor(list(letters) if self.leads else [0] * int(length), dtype=torch.uint8)
-        dist.broadcast(message, 0)
-        heard: T = value if self.leads else json.loads(bytes(message.tolist()))
-        return heard
+        buffer = message if self.is_main else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(buffer, 0)
+        received: T = value if self.is_main else _decode(buffer)
+        return received
 
-    def gathered(self, value: T) -> list[T]:
-        """Return the values of all processes in the order of their ranks."""
-        values = [value] * self.size
-        if self.size > 1:
-            dist.all_gather_object(values, value)
-        return values
+    def all_gather(self, value: T) -> list[T]:
+        """Return the JSON-serializable values of all processes, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
+        message = _encode(value)
+        lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(message)]))
+        # all_gather needs tensors of one size.
+        padded = torch.zeros(max(int(length) for length in lengths), dtype=torch.uint8)
+        padded[: len(message)] = message
+        buffers = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(buffers, padded)
+        return [_decode(buffer[: int(length)]) for buffer, length in zip(buffers, lengths, strict=True)]
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Let the leader through the block before the others, who find what it has made."""
-        if not self.leads:
-            self.wait()
+        """Run the block on rank 0 first, then on the other ranks, which find its results on disk."""
+        if not self.is_main:
+            self.barrier()
         yield
-        if self.leads:
-            self.wait()
+        if self.is_main:
+            self.barrier()
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
-        """Give this process the threads of all on its machine, while they wait for it."""
+        """Give this process the threads of all processes on its machine while they wait for it."""
         before = torch.get_num_threads()
         if self.local_size > 1:
             torch.set_num_threads(before * self.local_size)
@@ -89,9 +96,17 @@ class World:
             torch.set_num_threads(before)
 
 
+def _encode(value: object) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _decode(message: torch.Tensor) -> Any:
+    return json.loads(bytes(message.tolist()))
+
+
 @contextmanager
 def joined() -> Iterator[World]:
-    """Join the processes that `torchrun` has started beside this one, and leave them in the end."""
+    """Join the process group that `torchrun` has started, and leave it when the block ends."""
     size, local_size = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if size == 1:
         yield World()
@@ -102,18 +117,18 @@ def joined() -> Iterator[World]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=_PATIENCE)
-    _never_taken_down(dist.group.WORLD)
+    dist.init_process_group(backend, timeout=_TIMEOUT)
+    _keep_alive(dist.group.WORLD)
     try:
         yield World(dist.get_rank(), size, local_size)
     finally:
         dist.destroy_process_group()
 
 
-def _never_taken_down(group: object) -> None:
-    """Keep a process group until the process ends.
+def _keep_alive(group: object) -> None:
+    """Add a reference to a process group that is never released, so that Python does not destruct it.
 
-    Gloo's threads need Python's lock to let go of what they sent last, and a group that Python takes down waits for
-    its threads with that lock held: a deadlock of torch 2.13, met in one run of thirty on a busy machine.
+    Gloo's threads need the GIL to release the tensors they sent last, and the group's destructor joins those threads
+    while it holds the GIL: a deadlock in torch 2.13, seen in one of thirty runs on a busy machine.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -44,7 +44,7 @@ def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_l
 
 def stopped(ground: Ground, subject: str = "masked_lm") -> Found:
     """Send SIGTERM to the launcher of a run under way, and start it again."""
-    found, reference = Found("SIGTERM to the launcher", "saves, leaves with 75"), _reference(ground, subject)
+    found, reference = Found("SIGTERM to the launcher", "saves, exits with code 75"), _reference(ground, subject)
     folder = ground.fresh("launched")
     job, log = _launch(ground, subject, folder, restarts=3)
     deadline = time.monotonic() + 240

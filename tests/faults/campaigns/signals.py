@@ -21,8 +21,8 @@ time.time_ns = lambda: int(time.time() * 1e9)
 
 
 def terminated(ground: Ground, count: int, seed: int = 0, subject: str = "masked_lm") -> Found:
-    """Send SIGTERM at random moments; the run leaves with 75, and ends as an undisturbed one."""
-    found, chance = Found("SIGTERM", "saves, leaves with 75, nothing lost"), random.Random(seed)
+    """Send SIGTERM at random moments; the run exits with code 75, and ends as an undisturbed one."""
+    found, chance = Found("SIGTERM", "saves, exits with code 75, nothing lost"), random.Random(seed)
     reference, early = ground.reference(subject), 0
     while found.count < count:
         folder = ground.fresh("terminated")

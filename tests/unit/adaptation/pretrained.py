@@ -1,4 +1,4 @@
-"""A tiny checkpoint of any layout under any head, with tokens to read and a few steps of training."""
+"""A tiny checkpoint of any layout with any head, an input batch and a short training loop."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ END = 3
 
 
 class Headed(BaseTask):
-    """A task that is a head and nothing else."""
+    """A task that only defines a head."""
 
     families: ClassVar[tuple[str, ...]] = tuple(LANGUAGE_MODELS)
 
     def __init__(self, head: str, settings: dict[str, Any]) -> None:
         super().__init__(None)
-        self.of_head, self.settings = head, settings
+        self.head_class, self.settings = head, settings
 
     def auto_class(self, family: str) -> str:
-        return self.of_head
+        return self.head_class
 
     def head_settings(self) -> dict[str, Any]:
         return self.settings
@@ -41,7 +41,7 @@ class Headed(BaseTask):
 
 @dataclasses.dataclass
 class Pretrained:
-    """A source of networks, and two texts, the second of them padded."""
+    """A checkpoint, and a batch of two texts, the second of them padded."""
 
     folder: Path
     head: str = CLASSIFIER
@@ -49,7 +49,7 @@ class Pretrained:
 
     def __post_init__(self) -> None:
         settings = {"num_labels": 3} if self.head.endswith("Classification") else {}
-        # The end of the text, by which T5's and BART's heads are found, is that of the tests' own vocabulary.
+        # T5's and BART's heads read the end-of-text token, here that of the tests' vocabulary.
         self.source = CheckpointFolder(self.folder, Headed(self.head, {**settings, "eos_token_id": END}), self.seed)
         ids = torch.arange(10, 34).view(2, 12)
         ids[0, -1] = ids[1, 8] = END
@@ -59,31 +59,31 @@ class Pretrained:
             self.batch["decoder_input_ids"] = torch.arange(40, 50).view(2, 5)
 
     def outputs(self, model: Any, **changes: torch.Tensor) -> torch.Tensor:
-        """What the model says, without dropout."""
+        """The model's main output, without dropout."""
         with torch.no_grad():
             return main(model.eval()(**{**self.batch, **changes}))
 
     def train(self, model: Any, steps: int = 3) -> tuple[set[str], set[str]]:
-        """Trains at a high rate; returns the names of what could move and of what did."""
+        """Trains at a high learning rate; returns the names of the trainable and of the changed parameters."""
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        moves = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
         torch.manual_seed(0)
         for _ in range(steps):
             (main(model.train()(**self.batch)) - 1).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        return moves, {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        return trainable, {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
 
 
 def main(output: Any) -> torch.Tensor:
-    """The output of a head that matters."""
-    found: torch.Tensor = next(output[key] for key in ("logits", "start_logits", "last_hidden_state") if key in output)
-    return found.float()
+    """The main tensor of a model's output."""
+    tensor: torch.Tensor = next(output[key] for key in ("logits", "start_logits", "last_hidden_state") if key in output)
+    return tensor.float()
 
 
 def count(model: Any) -> int:
-    """The number of parameters that move."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""Bottleneck adapters, and that peft takes them for its own."""
+"""Bottleneck adapters, and peft's operations on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adapters(**settings) -> Adapters:
 
 
 def disturb(model, name: str) -> None:
-    """Let an adapter do something, as training would."""
+    """Change an adapter's weights, as training would."""
     torch.manual_seed(sum(map(ord, name)))
     for key, parameter in model.named_parameters():
         if f"bottleneck_up.{name}." in key:
@@ -30,7 +30,7 @@ def disturb(model, name: str) -> None:
 
 @pytest.mark.parametrize("placement", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("layout", TRANSFORMERS)
-def test_a_narrow_network_behind_each_part(placement, layout, pretrained, tmp_path):
+def test_each_target_matrix_gets_a_bottleneck(placement, layout, pretrained, tmp_path):
     given = pretrained(layout)
     method = adapters(placement=placement)
     if (layout, placement) == ("xlnet", "houlsby"):
@@ -39,22 +39,22 @@ def test_a_narrow_network_behind_each_part(placement, layout, pretrained, tmp_pa
     assert method.supports_kind(layout) is None
     plain = given.source.pretrained()
     head = head_modules(plain, given.source.new_parameters())
-    places = len(find(plain, ["ffn_out"])) + (len(find(plain, ["attention_out"])) if placement == "houlsby" else 0)
+    matrices = len(find(plain, ["ffn_out"])) + (len(find(plain, ["attention_out"])) if placement == "houlsby" else 0)
     width = plain.config.hidden_size
     each = 2 * width * (width // 16) + width // 16 + width
     model = method.adapt(given.source)
-    assert count(model) == places * each + sum(
+    assert count(model) == matrices * each + sum(
         p.numel() for name in head for p in plain.get_submodule(name).parameters()
     )
-    assert torch.equal(given.outputs(model), given.outputs(plain)), "an adapter changes nothing before it is trained"
-    could, did = given.train(model)
-    assert could == did and all("bottleneck_" in name or "modules_to_save" in name for name in did)
+    assert torch.equal(given.outputs(model), given.outputs(plain)), "an adapter starts as the identity"
+    trainable, changed = given.train(model)
+    assert trainable == changed and all("bottleneck_" in name or "modules_to_save" in name for name in changed)
     method.finish(model).save_pretrained(str(tmp_path))
     again = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path))
     torch.testing.assert_close(given.outputs(again), given.outputs(model), atol=1e-5, rtol=1e-4)
 
 
-def test_peft_switches_stacks_disables_and_deletes_them(pretrained):
+def test_peft_switches_stacks_disables_and_deletes_adapters(pretrained):
     given = pretrained("modernbert", "AutoModelForMaskedLM")
     plain = given.outputs(given.source.pretrained())
     config = {"target_modules": ["mlp.Wo"], "reduction": 8}
@@ -70,9 +70,9 @@ def test_peft_switches_stacks_disables_and_deletes_them(pretrained):
     model.base_model.set_adapter(["first", "second"])
     stacked = given.outputs(model)
     model.base_model.set_adapter(["second", "first"])
-    other_way = given.outputs(model)
-    said = [plain, first, second, stacked, other_way]
-    assert all((one - other).abs().max() > 1e-3 for place, one in enumerate(said) for other in said[:place])
+    reversed_stack = given.outputs(model)
+    outputs = [plain, first, second, stacked, reversed_stack]
+    assert all((one - other).abs().max() > 1e-3 for i, one in enumerate(outputs) for other in outputs[:i])
     with model.disable_adapter():
         assert torch.equal(given.outputs(model), plain)
     model.base_model.set_adapter(["first"])
@@ -82,7 +82,7 @@ def test_peft_switches_stacks_disables_and_deletes_them(pretrained):
     assert torch.equal(given.outputs(model.unload()), plain)
 
 
-def test_a_stack_is_one_adapter_on_the_others_result(pretrained):
+def test_stacked_adapters_run_one_after_the_other(pretrained):
     given = pretrained("bert", "AutoModelForMaskedLM")
     target = "bert.encoder.layer.1.output.dense"
     config = {"target_modules": [target], "reduction": 8}
@@ -101,18 +101,18 @@ def test_a_stack_is_one_adapter_on_the_others_result(pretrained):
         assert torch.equal(layer(states), expected)
 
 
-def test_two_saved_adapters_are_loaded_side_by_side(pretrained, tmp_path):
+def test_two_saved_adapters_load_into_one_model(pretrained, tmp_path):
     given = pretrained("bert")
-    said = {}
+    outputs = {}
     for name in ("one", "other"):
         method = adapters()
         model = method.adapt(given.source)
         disturb(model, "default")
         given.train(model, steps=1 + len(name))
-        said[name] = given.outputs(model)
+        outputs[name] = given.outputs(model)
         method.finish(model).save_pretrained(str(tmp_path / name))
     model = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path / "one"), adapter_name="one")
     model.load_adapter(str(tmp_path / "other"), adapter_name="other")
     for name in ("other", "one"):
         model.set_adapter(name)
-        torch.testing.assert_close(given.outputs(model), said[name], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(given.outputs(model), outputs[name], atol=1e-5, rtol=1e-4)

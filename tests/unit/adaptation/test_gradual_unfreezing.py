@@ -1,4 +1,4 @@
-"""ULMFiT's third stage: what moves at each step, and how fast."""
+"""Gradual unfreezing: which layers train at each step, and their learning rates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import torch
 
 from headstart.adaptation.gradual_unfreezing import GradualUnfreezing
 from headstart.adaptation.layers import levels
-from headstart.stages.finetune.cell import TaskLearner
+from headstart.stages.finetune.learner import TaskLearner
 from headstart.stages.finetune.recipe import FinetuneTraining, settings_of
-from headstart.training.loop import Loop
+from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.loop import Loop, RunInfo
+from headstart.training.phases import Phase
 
 
-def test_groups_begin_from_the_top_at_equal_steps_and_slow_down(given_of):
+def test_groups_start_from_the_top_at_equal_steps_with_falling_rates(given_of):
     method = GradualUnfreezing()
     model = method.adapt(given_of("bert").source)
     groups = method.groups(model)
@@ -21,35 +23,34 @@ def test_groups_begin_from_the_top_at_equal_steps_and_slow_down(given_of):
     assert [group.lr_scale for group in groups] == pytest.approx([1, 1 / 2.6, 1 / 2.6**2, 1 / 2.6**3])
 
 
-def test_its_schedule_stands_in_for_the_recipes():
+def test_its_schedule_replaces_that_of_the_recipe():
     training = FinetuneTraining(lr_scheduler_type="cosine", warmup_ratio=0.3)
-    mine = settings_of(training, GradualUnfreezing.Config())
-    assert (mine.lr_scheduler_type, mine.warmup_ratio) == ("slanted_triangular", 0.1)
-    given = settings_of(training, GradualUnfreezing.Config(lr_scheduler_type=None, warmup_ratio=None))
-    assert (given.lr_scheduler_type, given.warmup_ratio) == ("cosine", 0.3)
+    own = settings_of(training, GradualUnfreezing.Config())
+    assert (own.lr_scheduler_type, own.warmup_ratio) == ("slanted_triangular", 0.1)
+    kept = settings_of(training, GradualUnfreezing.Config(lr_scheduler_type=None, warmup_ratio=None))
+    assert (kept.lr_scheduler_type, kept.warmup_ratio) == ("cosine", 0.3)
 
 
-def test_the_loop_moves_one_layer_more_at_each_stage(given_of, tmp_path):
-    """Twelve steps, all free by the half: the head from the first step, then a layer every second one."""
+def test_the_loop_unfreezes_one_layer_at_each_stage(given_of, tmp_path):
+    """Twelve steps, all layers unfrozen after half: the head from the first step, then a layer every second step."""
     given = given_of("modernbert")
     method = GradualUnfreezing()
     model = method.adapt(given.source)
-    known = levels(model)
-    learner = TaskLearner(model, given.task, method, given.reading, given.encoded, given.encoded, ["yes", "no"] * 12)
+    level_of = levels(model)
+    learner = TaskLearner(model, given.task, method, given.spec, given.encoded, given.encoded, ["yes", "no"] * 12)
     training = FinetuneTraining(
         budget="12 steps", batch_size=8, logging_steps=1, eval_count=0, precision="fp32", weight_decay=0.1
     )
-    loop = Loop(
-        learner, settings_of(training, method.config), batch_size=8, seed=0, folder=tmp_path, fingerprint="test"
-    )
+    settings = settings_of(training, method.config)
     last = {name: p.detach().clone() for name, p in model.named_parameters()}
-    moving: list[set[int]] = []
+    changed: list[set[int]] = []
 
-    class Watch:
-        def log(self, step, values):
-            moving.append({known[n] for n, p in model.named_parameters() if not torch.equal(p, last[n])})
+    class Watch(Callback):
+        def on_step_end(self, loop, result):
+            changed.append({level_of[n] for n, p in model.named_parameters() if not torch.equal(p, last[n])})
             last.update({n: p.detach().clone() for n, p in model.named_parameters()})
 
-    loop.run([Watch()])
+    callbacks = [*default_callbacks(settings), Watch()]
+    Loop(learner, settings, RunInfo(tmp_path, "test"), [Phase(0.0, learner, 8)], callbacks=callbacks).run()
     head = 3
-    assert moving[:12] == [{head}] * 2 + [{head, 2}] * 2 + [{head, 2, 1}] * 2 + [{head, 2, 1, 0}] * 6
+    assert changed[:12] == [{head}] * 2 + [{head, 2}] * 2 + [{head, 2, 1}] * 2 + [{head, 2, 1, 0}] * 6

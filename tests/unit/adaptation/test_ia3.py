@@ -19,30 +19,30 @@ TRANSFORMERS = [layout for layout, family in LAYOUTS.items() if family != "bilm"
 
 
 def sides(matrix) -> tuple[int, int]:
-    """What a matrix reads and gives, in numbers."""
+    """The input and output sizes of a matrix."""
     return tuple(matrix.weight.shape) if isinstance(matrix, Conv1D) else (matrix.in_features, matrix.out_features)
 
 
 @pytest.mark.parametrize("layout", TRANSFORMERS)
-def test_a_vector_for_keys_values_and_inner_activations(layout, pretrained, tmp_path):
+def test_it_trains_a_vector_for_keys_values_and_inner_activations(layout, pretrained, tmp_path):
     given = pretrained(layout)
     plain = given.source.pretrained()
     inner = find(plain, ["ffn_out"])
     outer = [name for name in find(plain, ["key", "value", "ffn_out"]) if name not in inner]
     head = head_modules(plain, given.source.new_parameters())
-    share = sum(sides(plain.get_submodule(name))[0] for name in inner)
-    share += sum(sides(plain.get_submodule(name))[1] for name in outer)
-    share += sum(p.numel() for name in head for p in plain.get_submodule(name).parameters())
+    expected = sum(sides(plain.get_submodule(name))[0] for name in inner)
+    expected += sum(sides(plain.get_submodule(name))[1] for name in outer)
+    expected += sum(p.numel() for name in head for p in plain.get_submodule(name).parameters())
     method = IA3()
     model = method.adapt(given.source)
-    assert count(model) == share
+    assert count(model) == expected
     torch.testing.assert_close(given.outputs(model), given.outputs(plain), atol=1e-5, rtol=1e-4)
-    could, did = given.train(model)
-    assert did == could and all("ia3_" in name or "modules_to_save" in name for name in did)
-    said = given.outputs(model)
+    trainable, changed = given.train(model)
+    assert changed == trainable and all("ia3_" in name or "modules_to_save" in name for name in changed)
+    outputs = given.outputs(model)
     merged = IA3(IA3.Config(merge=True)).finish(copy.deepcopy(model))
     assert type(merged) is type(plain)
-    torch.testing.assert_close(given.outputs(merged), said, atol=1e-4, rtol=0)
+    torch.testing.assert_close(given.outputs(merged), outputs, atol=1e-4, rtol=0)
     method.finish(model).save_pretrained(str(tmp_path))
-    again = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path))
-    torch.testing.assert_close(given.outputs(again), said, atol=1e-5, rtol=1e-4)
+    loaded = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path))
+    torch.testing.assert_close(given.outputs(loaded), outputs, atol=1e-5, rtol=1e-4)

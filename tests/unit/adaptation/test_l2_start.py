@@ -1,4 +1,4 @@
-"""The pull back to the start: its size, its gradient, and what it does to training."""
+"""L2-SP: the size of the penalty and its effect on training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def test_the_penalty_is_half_the_squared_distance_from_the_start(given_of):
     method = L2Start(L2Start.Config(pull=0.4, pull_new=0.0))
     model = method.adapt(given.source)
     assert method.penalty(model).item() == 0
-    old = model.bert.embeddings.word_embeddings.weight
+    embeddings = model.bert.embeddings.word_embeddings.weight
     with torch.no_grad():
-        old[:2, :3] += 0.5
+        embeddings[:2, :3] += 0.5
         model.classifier.weight += 1
     assert method.penalty(model).item() == pytest.approx(0.4 / 2 * 6 * 0.25, rel=1e-4)
     batch = given.batch(0, 1, 2)
@@ -25,7 +25,7 @@ def test_the_penalty_is_half_the_squared_distance_from_the_start(given_of):
     assert extra.item() == pytest.approx(3 * method.penalty(model).item(), rel=1e-3)
 
 
-def test_new_parameters_are_pulled_towards_nought(given_of):
+def test_new_parameters_are_pulled_toward_zero(given_of):
     source = given_of("modernbert").source
     method = L2Start(L2Start.Config(pull=0.0, pull_new=0.2))
     model = method.adapt(source)
@@ -51,7 +51,7 @@ def test_a_strong_pull_keeps_the_body_near_its_start(given_of):
     assert distance(10.0) < 0.5 * distance(0.0)
 
 
-def test_weight_decay_does_not_pull_the_other_way():
+def test_weight_decay_is_off_by_default():
     training = FinetuneTraining(weight_decay=0.1)
     assert settings_of(training, L2Start.Config()).weight_decay == 0.0
     assert settings_of(training, L2Start.Config(weight_decay=None)).weight_decay == 0.1

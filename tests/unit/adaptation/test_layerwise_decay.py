@@ -1,4 +1,4 @@
-"""Each layer's rate is a share of that above it."""
+"""Layer-wise learning rate decay: each layer's rate is a fraction of that of the layer above."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_rates_fall_from_the_head_to_the_embeddings(given_of, kind):
     assert all(group.starts == 0 for group in method.groups(model))
 
 
-def test_the_optimiser_steps_by_them(given_of):
+def test_the_optimizer_uses_these_rates(given_of):
     method = LayerwiseDecay()
     model = method.adapt(given_of("modernbert").source)
     built = optimizer.build(model, method.groups(model), TrainingSettings(learning_rate=0.01))

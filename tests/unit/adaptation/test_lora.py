@@ -1,4 +1,4 @@
-"""LoRA in every layout: what moves, what it weighs, what is saved."""
+"""LoRA in every layout: trainable parameters, their number, and the saved files."""
 
 from __future__ import annotations
 
@@ -24,65 +24,64 @@ def lora(**settings) -> Lora:
     return Lora(Lora.Config(**settings))
 
 
-def thin(model, targets: list[str], rank: int) -> int:
-    """The parameters of a thin pair beside each matrix."""
+def lora_size(model, targets: list[str], rank: int) -> int:
+    """The number of parameters of the updates of all target matrices."""
     matrices = [model.get_submodule(name) for name in find(model, targets)]
     return sum(rank * sum(matrix.weight.shape) for matrix in matrices)
 
 
-def weight_of(model, modules: list[str]) -> int:
+def size_of(model, modules: list[str]) -> int:
     return sum(p.numel() for name in modules for p in model.get_submodule(name).parameters())
 
 
 @pytest.mark.parametrize("layout", TRANSFORMERS)
-def test_it_starts_as_the_checkpoint_and_moves_exactly_the_pairs_and_the_head(layout, pretrained, tmp_path):
+def test_it_starts_as_the_checkpoint_and_trains_only_the_updates_and_the_head(layout, pretrained, tmp_path):
     given = pretrained(layout)
     plain = given.source.pretrained()
     head = head_modules(plain, given.source.new_parameters())
-    share = thin(plain, [*PARTS], 4) + weight_of(plain, head)
     method = lora()
     model = method.adapt(given.source)
-    assert count(model) == share
+    assert count(model) == lora_size(plain, [*PARTS], 4) + size_of(plain, head)
     torch.testing.assert_close(given.outputs(model), given.outputs(plain), atol=1e-5, rtol=1e-4)
-    could, did = given.train(model)
-    assert could == did == {name for group in method.groups(model) for name in group.names}
-    assert all("lora_" in name or "modules_to_save" in name for name in did)
-    said = given.outputs(model)
+    trainable, changed = given.train(model)
+    assert trainable == changed == {name for group in method.groups(model) for name in group.names}
+    assert all("lora_" in name or "modules_to_save" in name for name in changed)
+    outputs = given.outputs(model)
     merged = lora(merge=True).finish(copy.deepcopy(model))
     assert type(merged) is type(plain)
-    torch.testing.assert_close(given.outputs(merged), said, atol=1e-4, rtol=0)
+    torch.testing.assert_close(given.outputs(merged), outputs, atol=1e-4, rtol=0)
     merged.save_pretrained(str(tmp_path / "merged"))
     loaded, info = getattr(transformers, CLASSIFIER).from_pretrained(tmp_path / "merged", output_loading_info=True)
     assert not any(info.values())
-    torch.testing.assert_close(given.outputs(loaded), said, atol=1e-4, rtol=0)
+    torch.testing.assert_close(given.outputs(loaded), outputs, atol=1e-4, rtol=0)
     method.finish(model).save_pretrained(str(tmp_path / "adapter"))
-    again = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path / "adapter"))
-    torch.testing.assert_close(given.outputs(again), said, atol=1e-5, rtol=1e-4)
+    loaded = PeftModel.from_pretrained(given.source.pretrained(), str(tmp_path / "adapter"))
+    torch.testing.assert_close(given.outputs(loaded), outputs, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("targets", "rank"), [(["query", "value"], 8), (["key"], 1), (["intermediate.dense"], 2)])
-def test_rank_and_targets_are_what_they_say(targets, rank, pretrained):
+def test_rank_targets_and_alpha_take_effect(targets, rank, pretrained):
     given = pretrained("bert", "AutoModelForMaskedLM")
     model = lora(targets=targets, rank=rank, alpha=3).adapt(given.source)
-    assert count(model) == thin(given.source.pretrained(), targets, rank)
+    assert count(model) == lora_size(given.source.pretrained(), targets, rank)
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
     assert all(layer.scaling["default"] == 3 / rank for layer in layers)
 
 
-def test_dropout_is_on_what_the_pairs_read(pretrained):
+def test_dropout_takes_effect(pretrained):
     model = lora(dropout=0.3).adapt(pretrained("bert").source)
     drops = [module.lora_dropout["default"] for module in model.modules() if hasattr(module, "lora_dropout")]
     assert drops and all(drop.p == 0.3 for drop in drops)
 
 
-def test_gpt2s_transposed_matrices_are_known_as_such(pretrained):
+def test_gpt2s_transposed_matrices_are_marked_as_such(pretrained):
     given = pretrained("gpt2")
     model = lora().adapt(given.source)
     assert any(isinstance(module, Conv1D) for module in model.modules())
     assert model.peft_config["default"].fan_in_fan_out
 
 
-def test_a_head_that_came_with_the_checkpoint_is_trained_too(pretrained, tmp_path):
+def test_a_head_of_the_checkpoint_trains_too(pretrained, tmp_path):
     given = pretrained("roberta")
     given.source.pretrained().save_pretrained(str(tmp_path))
     again = type(given)(tmp_path)
@@ -94,28 +93,28 @@ def test_a_head_that_came_with_the_checkpoint_is_trained_too(pretrained, tmp_pat
     }  # fmt: skip
 
 
-def test_a_language_models_output_is_no_new_head(pretrained):
+def test_a_language_models_output_layer_does_not_count_as_a_head(pretrained):
     given = pretrained("gpt2", "AutoModelForCausalLM")
     assert all("lora_" in name for name in given.train(lora().adapt(given.source))[1])
 
 
-def test_equal_adapters_make_equal_files(pretrained, tmp_path):
+def test_equal_adapters_give_equal_files(pretrained, tmp_path):
     for name in ("one", "other"):
         method = lora()
         method.finish(method.adapt(pretrained("bert").source)).save_pretrained(str(tmp_path / name))
     one, other = (tmp_path / name for name in ("one", "other"))
-    named = json.loads((one / "adapter_config.json").read_text(encoding="utf-8"))["target_modules"]
-    assert named == sorted(named)
+    targets = json.loads((one / "adapter_config.json").read_text(encoding="utf-8"))["target_modules"]
+    assert targets == sorted(targets)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         assert (one / file).read_bytes() == (other / file).read_bytes()
 
 
-def test_lstms_are_refused(pretrained):
+def test_lstms_are_rejected(pretrained):
     given = pretrained("bert")
     assert "LSTM" in lora().supports(given.source.task, "bilm")
     assert lora().supports(given.source.task, "encoder") is None
 
 
-def test_its_own_rate_stands_in_for_trainings():
+def test_it_has_its_own_learning_rate():
     assert Lora.Config().learning_rate == 2e-3
     assert Lora.Config(learning_rate=None).learning_rate is None

@@ -1,4 +1,4 @@
-"""New layers, or a perceptron, on a body that stays as it is."""
+"""New layers, or a perceptron, on a frozen body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headstart.core.errors import RecipeError
 
 
 class Source:
-    """Gives networks of a layout: the checkpoint's is always the same, and loads into a deeper one."""
+    """A source of networks of one layout, whose weights also load into a deeper network."""
 
     def __init__(self, network, layout: str) -> None:
         self.build, self.layout, self.new = network, layout, frozenset[str]()
@@ -23,8 +23,8 @@ class Source:
         if config is None:
             return model
         deeper = type(model)(config)
-        known = {name: value for name, value in model.state_dict().items() if "mix." not in name}
-        self.new = frozenset(deeper.load_state_dict(known, strict=False).missing_keys)
+        weights = {name: value for name, value in model.state_dict().items() if "mix." not in name}
+        self.new = frozenset(deeper.load_state_dict(weights, strict=False).missing_keys)
         return deeper
 
     def new_parameters(self) -> frozenset[str]:
@@ -32,16 +32,16 @@ class Source:
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout not in ("albert", "characters")])
-def test_every_layout_but_the_one_of_shared_layers_grows_at_the_top(network, layout):
+def test_every_layout_without_shared_layers_gets_new_top_layers(network, layout):
     source = Source(network, layout)
     old, model = source.pretrained(), NewLayers(NewLayers.Config(layers=2)).adapt(source)
     assert depth(model) == depth(old) + 2
     layers = {level for name, level in levels(model).items() if name in source.new and level <= depth(model)}
     assert layers == {depth(old) + 1, depth(old) + 2}
-    moving = {name for name, p in model.named_parameters() if p.requires_grad}
-    inside = {name for name in moving if id(model.get_parameter(name)) in map(id, model.base_model.parameters())}
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    inside = {name for name in trainable if id(model.get_parameter(name)) in map(id, model.base_model.parameters())}
     assert {name for name in inside if "pooler" not in name} <= source.new
-    assert layers <= {levels(model)[name] for name in moving}
+    assert layers <= {levels(model)[name] for name in trainable}
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     assert model.eval()(input_ids=ids).logits.shape == (1, 3)
 
@@ -61,25 +61,25 @@ def test_a_deeper_network_is_plain(given_of, kind, tmp_path):
     torch.testing.assert_close(given.logits(loaded, 0, 1), given.logits(model, 0, 1), atol=1e-5, rtol=1e-4)
 
 
-def test_layers_that_share_weights_cannot_get_one_more(given_of):
+def test_networks_with_shared_layers_are_rejected(given_of):
     with pytest.raises(RecipeError, match="share their weights"):
         NewLayers().adapt(given_of("albert").source)
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "modernbert"])
-def test_a_perceptron_begins_as_nothing_and_is_trained_on_remembered_states(given_of, kind):
+def test_a_perceptron_starts_as_the_identity_and_trains_on_cached_states(given_of, kind):
     given = given_of(kind)
     method = NewLayers(NewLayers.Config(kind="perceptron", hidden=24))
     model, plain = method.adapt(given.source), given.source.pretrained()
     torch.testing.assert_close(given.logits(model, 0, 1, 2), given.logits(plain, 0, 1, 2), atol=2e-5, rtol=1e-4)
     body = model.base_model
-    assert len(body.known) == 3 and body.top.inner.out_features == 24
+    assert len(body.cache) == 3 and body.top.inner.out_features == 24
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for _ in range(2):
         given.loss(model, 0, 1, 2).backward()
         optimizer.step()
-    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    assert {name for name in moved if ".top." in name} == {f"{model.base_model_prefix}.top.{name}" for name, _ in
-                                                           body.top.named_parameters()}  # fmt: skip
-    assert not any(".body." in name and "pooler" not in name for name in moved)
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    top = {f"{model.base_model_prefix}.top.{name}" for name, _ in body.top.named_parameters()}
+    assert {name for name in changed if ".top." in name} == top
+    assert not any(".body." in name and "pooler" not in name for name in changed)

@@ -1,4 +1,4 @@
-"""What stands between a body and its head, in every layout, saved and loaded."""
+"""The module between a body and its head, in every layout, saved and loaded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import transformers
 from tests.unit.adaptation.conftest import LAYOUTS
 
-from headstart.adaptation.layers import repetitions
-from headstart.adaptation.on_top import Projection, Reads, ScalarMix, build_top
-from headstart.adaptation.on_top_network import HEADS, OnTopConfig, around
+from headstart.adaptation.layers import layers_run
+from headstart.adaptation.on_top import LayerMix, LayerSelection, Projection, build_top
+from headstart.adaptation.on_top_network import HEADS, OnTopConfig, wrap
 from headstart.core import registry
 from headstart.tasks.source import family_of
 
@@ -20,62 +20,67 @@ MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 
 
 def states_of(model, **inputs):
-    """The states of all layers, the embeddings' first, as the plain body tells them."""
-    seen = {}
-    handle = model.base_model.register_forward_hook(lambda _, __, output: seen.update(output=output), always_call=True)
+    """The hidden states of all layers of the plain body, the embeddings first, and its output."""
+    recorded = {}
+    handle = model.base_model.register_forward_hook(
+        lambda _, __, output: recorded.update(output=output), always_call=True
+    )
     with torch.no_grad():
         model(**inputs, output_hidden_states=True)
     handle.remove()
-    output = seen["output"]
+    output = recorded["output"]
     return getattr(output, "hidden_states", None) or output.decoder_hidden_states, output[0]
 
 
-def topped(model, reads: Reads, kind: str):
-    return around(model, reads, build_top(kind, reads.last, model.config.hidden_size, 16), kind, 16)
+def with_top(model, selection: LayerSelection, kind: str):
+    return wrap(model, selection, build_top(kind, selection.last, model.config.hidden_size, 16), kind, 16)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_layers_are_there_to_be_read(layout, network):
+def test_every_network_returns_the_states_of_all_layers(layout, network):
     model = network(layout, num_labels=3).eval()
     every, last = states_of(model, input_ids=IDS[:1])
-    assert len(every) == repetitions(model) + 1
+    assert len(every) == layers_run(model) + 1
     assert all(states.shape == (1, 5, model.config.hidden_size) for states in every)
     if "mix" not in dict(model.base_model.named_children()):
         torch.testing.assert_close(every[-1], last)
 
 
-def test_layers_are_read_from_the_top(network):
+def test_layers_are_read_levels_from_top(network):
     model = network("bert", num_labels=3).eval()
     every, _ = states_of(model, input_ids=IDS, attention_mask=MASK)
     with torch.no_grad():
         output = model.base_model(IDS, MASK, output_hidden_states=True)
-    assert torch.equal(Reads()(output), output.last_hidden_state)
-    assert torch.equal(Reads(2)(output), torch.cat(every[1:], dim=-1))
-    torch.testing.assert_close(Reads(3, mean=True)(output), torch.stack(every).mean(0))
-    scaled = Reads(1, normalise=True)(output)
+    assert torch.equal(LayerSelection()(output), output.last_hidden_state)
+    assert torch.equal(LayerSelection(2)(output), torch.cat(every[1:], dim=-1))
+    torch.testing.assert_close(LayerSelection(3, mean=True)(output), torch.stack(every).mean(0))
+    scaled = LayerSelection(1, normalise=True)(output)
     torch.testing.assert_close(scaled.mean(-1), torch.zeros(IDS.shape), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaled.var(-1, unbiased=False), torch.ones(IDS.shape), atol=1e-3, rtol=0)
 
 
-def test_a_mixture_is_elmos():
-    """γ Σ softmax(w)ⱼ hⱼ, and the plain mean at first."""
+def test_the_mixture_is_that_of_elmo():
+    """γ Σ softmax(w)ⱼ hⱼ, which starts as the plain mean."""
     layers = [torch.randn(2, 3, 4) for _ in range(3)]
-    mix = ScalarMix(3)
+    mix = LayerMix(3)
     torch.testing.assert_close(mix(torch.cat(layers, -1)), torch.stack(layers).mean(0))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.0, 1.0, -2.0]))
         mix.scale.fill_(1.5)
-    shares = torch.tensor([0.0, 1.0, -2.0]).softmax(0)
-    expected = 1.5 * sum(share * states for share, states in zip(shares, layers, strict=True))
+    weights = torch.tensor([0.0, 1.0, -2.0]).softmax(0)
+    expected = 1.5 * sum(weight * states for weight, states in zip(weights, layers, strict=True))
     torch.testing.assert_close(mix(torch.cat(layers, -1)), expected)
     torch.testing.assert_close(Projection(3, 4)(torch.cat(layers, -1)), torch.stack(layers).mean(0))
 
 
 @pytest.mark.parametrize("layout", ["bert", "albert", "modernbert", "gpt2", "t5", "xlnet", "bilm"])
-@pytest.mark.parametrize(("reads", "kind"), [(Reads(2), "mix"), (Reads(2), "projection"), (Reads(3, True), "none")])
-def test_it_saves_and_loads_by_transformers_auto_class(layout, reads, kind, network, tmp_path):
-    """A fresh import of transformers' alone does not know it; `registry.import_network` does."""
-    model = topped(network(layout, num_labels=3), reads, kind)
+@pytest.mark.parametrize(
+    ("selection", "kind"),
+    [(LayerSelection(2), "mix"), (LayerSelection(2), "projection"), (LayerSelection(3, True), "none")],
+)
+def test_it_saves_and_loads_through_the_auto_class(layout, selection, kind, network, tmp_path):
+    """transformers alone does not know the model type; `registry.import_network` registers it."""
+    model = with_top(network(layout, num_labels=3), selection, kind)
     with torch.no_grad():
         for parameter in model.top.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -95,8 +100,8 @@ def test_it_saves_and_loads_by_transformers_auto_class(layout, reads, kind, netw
 
 
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_every_kind_of_head_is_known(auto_class, network, tmp_path):
-    model = topped(network("bert", auto_class), Reads(2), "mix").eval()
+def test_every_head_saves_and_loads(auto_class, network, tmp_path):
+    model = with_top(network("bert", auto_class), LayerSelection(2), "mix").eval()
     ids = IDS[None] if "Choice" in auto_class else IDS
     with torch.no_grad():
         expected = model(input_ids=ids)[0]
@@ -106,8 +111,8 @@ def test_every_kind_of_head_is_known(auto_class, network, tmp_path):
         torch.testing.assert_close(loaded(input_ids=ids)[0], expected)
 
 
-def test_a_copy_works_with_a_part_of_its_own(network):
-    model = topped(network("modernbert", num_labels=3), Reads(2), "mix").eval()
+def test_a_copy_has_its_own_module(network):
+    model = with_top(network("modernbert", num_labels=3), LayerSelection(2), "mix").eval()
     other = copy.deepcopy(model)
     with torch.no_grad():
         before = model(input_ids=IDS).logits
@@ -116,7 +121,7 @@ def test_a_copy_works_with_a_part_of_its_own(network):
         assert not torch.equal(other(input_ids=IDS).logits, before)
 
 
-def test_a_config_alone_says_nothing_of_a_network():
+def test_an_unknown_module_is_rejected():
     assert OnTopConfig().model_type == "headstart_on_top"
-    with pytest.raises(ValueError, match="no part"):
+    with pytest.raises(ValueError, match="unknown module"):
         build_top("tower", 1, 1)

@@ -1,4 +1,4 @@
-"""QLoRA: four bits in the layers, full precision in the heads, and gradients that survive an evaluation."""
+"""QLoRA: four bits in the layers, full precision in the heads, and gradients after an evaluation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tests.unit.adaptation.pretrained import count
 from headstart.adaptation.lora import Lora
 from headstart.adaptation.qlora import QLora
 from headstart.core.errors import ResourceError
-from headstart.stages.finetune.cell import size
-from headstart.training import checkpoint
-from headstart.training.checkpoint import Progress
+from headstart.stages.finetune.learner import count_parameters
+from headstart.training.checkpoint import CheckpointStore, Progress, TrainState
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes: pip install 'headstart[quant]'"
@@ -27,23 +26,23 @@ def four_bits(model) -> set[str]:
 
 @installed
 @pytest.mark.parametrize("layout", ["bert", "modernbert", "albert", "gpt2", "llama", "t5", "bart", "xlnet"])
-def test_matrices_of_layers_are_small_and_heads_are_not(layout, pretrained, tmp_path):
+def test_matrices_in_layers_are_quantized_and_heads_are_not(layout, pretrained, tmp_path):
     given = pretrained(layout)
     plain = Lora().adapt(given.source)
     method = QLora()
     model = method.adapt(given.source)
-    assert count(model) == count(plain) and size(model) == size(plain)
+    assert count(model) == count(plain) and count_parameters(model) == count_parameters(plain)
     packed = four_bits(model)
     assert packed and all(name.endswith("base_layer.weight") for name in packed)
     assert all(p.dtype == torch.float32 for name, p in model.named_parameters() if name not in packed)
-    could, did = given.train(model)
-    assert could == did and not could & packed
-    said = given.outputs(model)
-    assert torch.equal(said, given.outputs(model))
+    trainable, changed = given.train(model)
+    assert trainable == changed and not trainable & packed
+    outputs = given.outputs(model)
+    assert torch.equal(outputs, given.outputs(model)), "a second evaluation changes nothing"
     method.finish(model).save_pretrained(str(tmp_path))
-    again = method.reopen(given.source, tmp_path)
-    assert four_bits(again) == packed
-    torch.testing.assert_close(given.outputs(again), said, atol=1e-5, rtol=1e-4)
+    loaded = method.reopen(given.source, tmp_path)
+    assert four_bits(loaded) == packed
+    torch.testing.assert_close(given.outputs(loaded), outputs, atol=1e-5, rtol=1e-4)
 
 
 @installed
@@ -67,24 +66,25 @@ def test_an_evaluation_changes_neither_weights_nor_gradients(pretrained):
 
 
 @installed
-def test_a_stopped_run_goes_on_from_its_checkpoint(pretrained, tmp_path):
+def test_a_stopped_run_resumes_from_its_checkpoint(pretrained, tmp_path):
     given = pretrained("bert")
     model = QLora().adapt(given.source)
     given.train(model)
-    said = given.outputs(model)
-    checkpoint.save(tmp_path, model, _optimiser(model), Progress(step=3), {}, "run", keep=1)
+    outputs = given.outputs(model)
+    store = CheckpointStore(tmp_path, "run")
+    store.save(TrainState(model, _optimizer(model), Progress(step=3)))
     other = QLora().adapt(given.source)
-    assert checkpoint.restore(tmp_path, other, _optimiser(other), "run") is not None
-    assert torch.equal(given.outputs(other), said)
+    assert store.restore(other, _optimizer(other)) is not None
+    assert torch.equal(given.outputs(other), outputs)
 
 
-def _optimiser(model) -> torch.optim.Optimizer:
+def _optimizer(model) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
 
 
-def test_what_is_missing_is_named_with_the_command_that_brings_it(pretrained, monkeypatch):
+def test_a_missing_bitsandbytes_is_reported_with_the_install_command(pretrained, monkeypatch):
     monkeypatch.setattr("headstart.adaptation.qlora._installed", lambda: False)
     given = pretrained("bert")
-    assert "pip install 'headstart[quant]'" in QLora().supports(given.source.task, LAYOUTS["bert"])
-    with pytest.raises(ResourceError, match=r"bitsandbytes.*pip install 'headstart\[quant\]'"):
+    assert "pip install 'bitsandbytes" in QLora().supports(given.source.task, LAYOUTS["bert"])
+    with pytest.raises(ResourceError, match=r"bitsandbytes.*pip install 'bitsandbytes"):
         QLora().adapt(given.source)

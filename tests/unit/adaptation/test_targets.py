@@ -1,4 +1,4 @@
-"""Matrices by their part in a layer, in every layout."""
+"""Matrices by their role in a layer, in every layout."""
 
 from __future__ import annotations
 
@@ -45,36 +45,36 @@ EXPECTED: dict[str, dict[str, set[str]]] = {
 
 
 @pytest.mark.parametrize("layout", EXPECTED)
-def test_each_part_is_found_in_every_layer_and_nowhere_else(layout, network):
+def test_each_role_is_found_in_every_layer_and_nowhere_else(layout, network):
     model = network(layout, num_labels=3)
     for part in PARTS:
-        wanted = EXPECTED[layout].get(part)
-        if wanted is None:
+        expected = EXPECTED[layout].get(part)
+        if expected is None:
             with pytest.raises(RecipeError, match=part):
                 find(model, [part])
             continue
         inside = {re.sub(r".*\.\d+\.(?=[a-zA-Z])", "", name) for name in find(model, [part])}
-        assert inside == wanted
+        assert inside == expected
     linear = [name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")]
     in_layers = [name for name in linear if re.search(r"\.\d+\.", name)]
-    assert find(model, [*PARTS]) == in_layers, "all parts together are all matrices of the layers"
+    assert find(model, [*PARTS]) == in_layers, "all roles together are all matrices of the layers"
 
 
-def test_every_layout_but_lstms_is_known():
+def test_every_layout_without_lstms_is_tested():
     assert {layout for layout, family in LAYOUTS.items() if family != "bilm"} == EXPECTED.keys()
 
 
-def test_a_name_or_its_end_will_do(network):
+def test_a_target_may_be_a_name_or_its_end(network):
     model = network("bert", num_labels=3)
     assert find(model, ["layer.0.attention.self.query"]) == ["bert.encoder.layer.0.attention.self.query"]
     assert find(model, ["pooler.dense", "value"]) == [*find(model, ["value"]), "bert.pooler.dense"]
 
 
-def test_a_name_that_is_none_is_refused_with_those_that_are(network):
-    with pytest.raises(RecipeError, match=r"has uery, which no matrix .* query, key.*attention\.self\.query"):
+def test_an_unknown_target_is_rejected_with_the_known_ones(network):
+    with pytest.raises(RecipeError, match=r"has uery, but Bert.* no such matrix.*query, key.*attention\.self\.query"):
         find(network("bert", num_labels=3), ["uery"])
 
 
-def test_a_network_without_known_parts_is_refused():
-    with pytest.raises(RecipeError, match="or the ends of names, of which it has: 0"):
+def test_a_network_without_known_roles_is_rejected():
+    with pytest.raises(RecipeError, match="or ends of module names: 0"):
         find(torch.nn.Sequential(torch.nn.Linear(2, 2)), [*PARTS])

@@ -1,4 +1,4 @@
-"""Asking a checkpoint as it is: nothing moves, and what was never trained is not asked."""
+"""No training: all parameters are frozen, and untrained heads are rejected."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_nothing_requires_a_gradient(checkpoint):
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_head_that_would_be_new_is_refused(checkpoint, tmp_path, tiny_tokenizer):
-    assert "never trained" in str(ZeroShot().supports(Classify(Classify.Config()), "encoder"))
+def test_a_new_head_is_rejected(checkpoint, tmp_path, tiny_tokenizer):
+    assert "stay untrained" in str(ZeroShot().supports(Classify(Classify.Config()), "encoder"))
     assert ZeroShot().supports(Prompt(Prompt.Config()), "decoder") is None
     AutoModel.from_pretrained(str(checkpoint("bert"))).save_pretrained(str(tmp_path))
     tiny_tokenizer.save_pretrained(str(tmp_path))
-    with pytest.raises(ArtifactError, match=r"lacks .* by which BertForMaskedLM predicts words"):
+    with pytest.raises(ArtifactError, match=r"has no .* part of the head of BertForMaskedLM"):
         ZeroShot().adapt(CheckpointFolder(tmp_path, Prompt(Prompt.Config()), seed=0))

@@ -1,4 +1,4 @@
-"""A recipe is read, checked, filled and written so that what a person sees is what is run."""
+"""Recipes are read, validated, filled with defaults and written back."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def good() -> dict:
     return yaml.safe_load(PRETRAIN)
 
 
-def test_every_default_is_filled(tmp_path):
+def test_defaults_are_filled_in(tmp_path):
     recipe = config.load(written(tmp_path, PRETRAIN), PretrainRecipe)
     assert recipe.training.seq_length == 128
     assert recipe.objective.rate == 0.15
@@ -73,31 +73,31 @@ def test_every_default_is_filled(tmp_path):
         ("tokenizer.path=", "tokenizer.path", None),
     ],
 )
-def test_overrides_are_read_as_yaml(override, key, value):
+def test_overrides_are_parsed_as_yaml(override, key, value):
     node = config.apply_overrides(good(), [override])
     for part in key.split("."):
         node = node[part]
     assert node == value and type(node) is type(value)
 
 
-def test_overrides_leave_the_original_alone():
+def test_overrides_do_not_change_the_original():
     raw = good()
     config.apply_overrides(raw, ["corpus.files=[b.txt]"])
     assert raw == good()
 
 
-def test_the_last_override_of_a_key_counts():
+def test_the_last_override_of_a_key_wins():
     assert config.apply_overrides({}, ["seed=1", "seed=2"])["seed"] == 2
 
 
 @pytest.mark.parametrize("override", ["seed", "=3", "output.deeper=1", "seed=[1"])
-def test_an_override_that_cannot_be_applied_is_named(override):
+def test_an_invalid_override_is_named(override):
     with pytest.raises(RecipeError, match="override"):
         config.apply_overrides(good(), [override])
 
 
 @pytest.mark.parametrize(
-    ("path", "hint", "place"),
+    ("path", "hint", "key"),
     [
         ("trainig", "training", "trainig"),
         ("training.learning_rat", "learning_rate", "training.learning_rat"),
@@ -106,28 +106,28 @@ def test_an_override_that_cannot_be_applied_is_named(override):
         ("corpus.file", "files", "corpus.file"),
     ],
 )
-def test_a_misspelt_key_gets_a_hint(path, hint, place):
+def test_a_misspelled_key_gets_a_hint(path, hint, key):
     message = refused(config.apply_overrides(good(), [f"{path}=1"]))
-    assert f"{place} is not a known key; did you mean {hint!r}?" in message
+    assert f"{key} is not a known key; did you mean {hint!r}?" in message
     assert "Allowed here:" in message
 
 
-def test_a_key_like_no_other_lists_what_is_allowed():
+def test_an_unknown_key_without_a_hint_lists_the_allowed_keys():
     message = refused(good() | {"zzz": 1})
     assert "zzz is not a known key." in message and "corpus" in message and "did you mean" not in message
 
 
-def test_several_unknown_keys_share_the_list_of_what_is_allowed():
+def test_several_unknown_keys_share_one_list_of_allowed_keys():
     message = refused(good() | {"sede": 1, "zzz": 1})
     assert "sede is not a known key; did you mean 'seed'?\n" in message and "zzz is not a known key." in message
     assert message.count("Allowed here:") == 1
 
 
-def test_a_misspelt_name_gets_a_hint():
+def test_a_misspelled_name_gets_a_hint():
     assert "did you mean 'masked_lm'?" in refused(good() | {"objective": {"name": "maskedlm"}})
 
 
-def test_all_faults_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     raw = config.apply_overrides(
         good(),
         ["seeed=1", "training.learning_rate=7", "objective.rate=1.5", "backbone.kind=gpt", "corpus.validation=0"],
@@ -144,8 +144,8 @@ def test_all_faults_are_told_at_once():
     assert len(message.splitlines()) == 5
 
 
-def test_bounds_are_shown_as_an_interval_with_the_field_s_own_words():
-    assert "objective.rate is 1.5; it must lie in (0, 1)" in refused(
+def test_bounds_are_shown_as_a_range_with_the_field_s_description():
+    assert "objective.rate is 1.5; it must be in the range (0, 1)" in refused(
         good() | {"objective": {"name": "masked_lm", "rate": 1.5}}
     )
     assert "BERT used 0.15" in refused(good() | {"objective": {"name": "masked_lm", "rate": 1.5}})
@@ -163,11 +163,11 @@ def test_a_section_without_its_selector_is_refused(value):
     assert "objective needs a name; known: masked_lm" in refused(good() | {"objective": value})
 
 
-def test_a_section_may_be_its_name_alone():
+def test_a_section_may_be_just_a_name():
     assert config.fill(PretrainRecipe, good() | {"objective": "masked_lm"}).objective.rate == 0.15
 
 
-def test_a_fault_of_two_settings_together_is_told():
+def test_a_conflict_of_two_settings_is_reported():
     message = refused(good() | {"objective": {"name": "masked_lm", "mask": 0.8, "random": 0.5}})
     assert "objective" in message and "mask + random is 1.3" in message
 
@@ -176,7 +176,7 @@ def mixed(*objectives) -> dict:
     return good() | {"objective": {"name": "mixture", "objectives": list(objectives)}}
 
 
-def test_a_list_of_sections_is_filled_and_reads_back():
+def test_a_list_of_sections_is_filled_and_can_be_read_back():
     recipe = config.fill(PretrainRecipe, mixed("masked_lm", {"name": "masked_lm", "rate": 0.4, "weight": 3}))
     filled = config.to_dict(recipe)
     first, second = filled["objective"]["objectives"]
@@ -185,28 +185,28 @@ def test_a_list_of_sections_is_filled_and_reads_back():
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"name": "masked_lm", "rat": 0.1}, "objective.objectives.1.rat is not a known key; did you mean 'rate'?"),
         (
             {"name": "masked_lm", "wieght": 2},
             "objective.objectives.1.wieght is not a known key; did you mean 'weight'?",
         ),
-        ({"name": "masked_lm", "weight": 0}, "objective.objectives.1.weight is 0; it must lie in (0, ∞)"),
+        ({"name": "masked_lm", "weight": 0}, "objective.objectives.1.weight is 0; it must be greater than 0"),
         (
             {"name": "masked_ml"},
             "objective.objectives.1.name: objectives has no 'masked_ml'; did you mean 'masked_lm'?",
         ),
         ({"rate": 0.1}, "objective.objectives.1 needs a name"),
-        ("mixture", "objective.objectives.1 is 'mixture', which cannot stand here."),
+        ("mixture", "objective.objectives.1 is 'mixture', which is not allowed here."),
     ],
 )
-def test_faults_in_a_list_of_sections_are_told_with_their_place(section, told):
-    assert told in refused(mixed("masked_lm", section))
+def test_problems_in_a_list_of_sections_name_their_key(section, message):
+    assert message in refused(mixed("masked_lm", section))
     assert "training.budgett" in refused(mixed("masked_lm", section) | {"training": {"budgett": 1}}), "with all others"
 
 
-def test_a_list_of_sections_is_in_the_schema():
+def test_the_schema_contains_lists_of_sections():
     sections = config.schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
     mixture = next(s for s in sections if s.get("properties", {}).get("name") == {"const": "mixture"})
     items = mixture["properties"]["objectives"]["items"]["oneOf"]
@@ -217,11 +217,11 @@ def test_a_list_of_sections_is_in_the_schema():
     assert "weight" not in alone["properties"]
 
 
-def test_a_budget_that_cannot_be_read_says_how_one_reads():
+def test_an_invalid_budget_shows_valid_ones():
     assert "30 min" in refused(config.apply_overrides(good(), ["training.budget=soon"]))
 
 
-def test_the_company_s_names_are_checked():
+def test_the_names_in_compare_with_are_checked():
     raw = yaml.safe_load(FINETUNE) | {"compare_with": ["majorty"]}
     assert "did you mean 'majority'?" in refused(raw, FinetuneRecipe)
 
@@ -239,19 +239,19 @@ def test_the_company_s_names_are_checked():
         ("'1e-3'", "1e-3"),
     ],
 )
-def test_numbers_read_as_people_mean_them(tmp_path, text, value):
-    found = config.parse(written(tmp_path, f"x: {text}\n"))["x"]
-    assert found == value and type(found) is type(value)
+def test_numbers_are_parsed_as_numbers(tmp_path, text, value):
+    parsed = config.parse(written(tmp_path, f"x: {text}\n"))["x"]
+    assert parsed == value and type(parsed) is type(value)
 
 
 @pytest.mark.parametrize("text", ["3 epochs", "1e", "e3", "1-2", "v1e3", "12:30 h"])
-def test_words_with_digits_stay_words(tmp_path, text):
+def test_words_with_digits_stay_strings(tmp_path, text):
     assert config.parse(written(tmp_path, f"x: {text}\n"))["x"] == text
 
 
 @pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3\n", "t: {x: 1, x: 2}\n"])
-def test_a_key_that_stands_twice_is_refused_with_its_line(tmp_path, text):
-    with pytest.raises(RecipeError, match=r"line \d+, column \d+.*stands twice"):
+def test_a_duplicate_key_is_refused_with_its_line(tmp_path, text):
+    with pytest.raises(RecipeError, match=r"line \d+, column \d+.*occurs twice"):
         config.parse(written(tmp_path, text))
 
 
@@ -264,7 +264,7 @@ def test_aliases_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "", "just words", "a: [1", "a: !!python/object/apply:os.getcwd []"])
-def test_what_is_no_mapping_is_refused(tmp_path, text):
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path, text):
     with pytest.raises(RecipeError, match=r"recipe\.yaml"):
         config.parse(written(tmp_path, text))
 
@@ -276,7 +276,7 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path):
         config.parse(path)
 
 
-def test_here_is_the_recipe_s_own_folder(tmp_path, monkeypatch):
+def test_here_is_the_folder_of_the_recipe(tmp_path, monkeypatch):
     path = written(tmp_path, "files: ['${here}/a.txt', {deep: '${here}'}]\nn: 3\n")
     assert config.parse(path) == {"files": [f"{tmp_path}/a.txt", {"deep": str(tmp_path)}], "n": 3}
     monkeypatch.chdir(tmp_path)
@@ -294,7 +294,7 @@ def test_environment_variables_with_and_without_default(tmp_path, monkeypatch):
         config.parse(written(tmp_path, "a: ${HS_TEST_ROOT}\n"))
 
 
-def test_a_missing_recipe_suggests_its_neighbour(tmp_path):
+def test_a_missing_recipe_suggests_a_similar_file(tmp_path):
     written(tmp_path, PRETRAIN)
     with pytest.raises(RecipeError, match=r"did you mean 'recipe\.yaml'\?"):
         config.find(tmp_path / "recipes.yaml")
@@ -315,7 +315,7 @@ class Words(Section):
     table: dict[str, int]
 
 
-# YAML folds the older line separators, such as U+0085, into a space; no name of a file or column has them.
+# YAML folds old line separators such as U+0085 into a space; file and column names do not contain them.
 PRINTABLE = st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"], include_characters="\n\t")
 
 
@@ -327,7 +327,7 @@ PRINTABLE = st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"], 
         table=st.dictionaries(st.from_regex(r"[a-z0-9_.+-]{1,8}", fullmatch=True), st.integers()),
     )
 )
-def test_any_values_survive_being_written_and_read(tmp_path_factory, value):
+def test_any_values_survive_writing_and_reading(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("yaml") / "recipe.yaml"
     path.write_text(config.to_yaml(value), encoding="utf-8", newline="")
     assert config.load(path, Words) == value
@@ -336,7 +336,7 @@ def test_any_values_survive_being_written_and_read(tmp_path_factory, value):
 @pytest.mark.parametrize(
     "word", ["1e3", "5E-4", "1_000", "yes", "null", "0x10", "2024-01-01", "12:30:45", "~", "=", "<<"]
 )
-def test_words_that_look_like_numbers_stay_words(tmp_path, word):
+def test_strings_that_look_like_numbers_stay_strings(tmp_path, word):
     value = Words(words=[word], numbers=[], table={word: 1})
     assert config.load(written(tmp_path, config.to_yaml(value)), Words) == value
 
@@ -359,16 +359,18 @@ class Outer(Section):
 
 def test_hints_reach_into_optional_sections():
     assert "inner.dept is not a known key; did you mean 'depth'?" in refused({"inner": {"dept": 2}}, Outer)
-    assert "inner.depth is 0; it must lie in [1, ∞)" in refused({"inner": {"depth": 0}}, Outer)
+    assert "inner.depth is 0; it must be at least 1" in refused({"inner": {"depth": 0}}, Outer)
 
 
-def test_fingerprints_follow_content_and_nothing_else():
+def test_fingerprints_depend_only_on_the_content():
     a = {"x": 1, "y": [1.5, None, "ü"]}
     assert config.fingerprint(a) == config.fingerprint(dict(reversed(a.items())))
     assert config.fingerprint(a) == config.fingerprint(json.loads(json.dumps(a)))
     assert config.fingerprint(a) != config.fingerprint(a | {"x": 2})
     assert config.fingerprint([1, 2]) != config.fingerprint([2, 1])
-    assert config.fingerprint(a) == "6684b990efc30636", "changing it makes every unfinished run another recipe's"
+    assert config.fingerprint(a) == "6684b990efc30636", (
+        "changing it would make every unfinished run belong to another recipe"
+    )
     assert len(config.fingerprint(a, 8)) == 8
 
 
@@ -396,14 +398,14 @@ def _references(node):
 
 
 def examples() -> list[tuple[str, dict]]:
-    made = [("pretrain", yaml.safe_load(PRETRAIN)), ("finetune", yaml.safe_load(FINETUNE))]
-    made.append(("finetune", yaml.safe_load(FINETUNE) | {"adaptation": "full"}))
-    return made + [(verb_of(raw), raw) for raw in map(config.parse, SHIPPED)]
+    recipes = [("pretrain", yaml.safe_load(PRETRAIN)), ("finetune", yaml.safe_load(FINETUNE))]
+    recipes.append(("finetune", yaml.safe_load(FINETUNE) | {"adaptation": "full"}))
+    return recipes + [(verb_of(raw), raw) for raw in map(config.parse, SHIPPED)]
 
 
 @pytest.mark.parametrize(("verb", "raw"), examples())
-def test_the_schema_accepts_recipes_and_refuses_faults(verb, raw):
-    """The whole check needs the jsonschema package; without it the top level is compared by hand."""
+def test_the_schema_accepts_recipes_and_refuses_errors(verb, raw):
+    """The complete check needs the jsonschema package; without it only the top level is compared."""
     schema = config.schema(by_verb()[verb])
     try:
         import jsonschema

@@ -34,11 +34,11 @@ def test_angles_and_squares():
     torch.testing.assert_close(squared_distance(student, teacher), expected)
 
 
-def test_layers_are_mapped_evenly_or_as_told():
+def test_layers_are_mapped_evenly_or_as_given():
     assert layer_map(4, 12) == [3, 6, 9, 12]
     assert layer_map(6, 12) == [2, 4, 6, 8, 10, 12]
     assert layer_map(3, 3) == [1, 2, 3]
     assert layer_map(2, 12, [1, 12]) == [1, 12]
-    for ours, theirs, chosen in ((4, 2, None), (2, 12, [1]), (2, 12, [0, 5]), (2, 12, [5, 13])):
+    for student, teacher, layers in ((4, 2, None), (2, 12, [1]), (2, 12, [0, 5]), (2, 12, [5, 13])):
         with pytest.raises(RecipeError):
-            layer_map(ours, theirs, chosen)
+            layer_map(student, teacher, layers)

@@ -1,4 +1,4 @@
-"""Every error says what was found, what is allowed, what to do."""
+"""Every error says what was found, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_three_parts_become_three_sentences():
     assert (error.found, error.allowed, error.do) == ("x is 3", "It must be 2", "Set x to 2.")
 
 
-def test_parts_may_be_left_out_and_stops_are_not_doubled():
+def test_parts_are_optional_and_full_stops_are_not_doubled():
     assert str(HeadstartError("did you mean 'x'?", do="Look")) == "did you mean 'x'? Look."
     assert str(HeadstartError("many\n  lines")) == "many\n  lines"
 
 
 @pytest.mark.parametrize("kind", [RecipeError, DataError, ArtifactError, ResourceError])
-def test_one_base_for_all_that_is_meant_for_a_person(kind):
+def test_all_user_facing_errors_have_one_base_class(kind):
     assert issubclass(kind, HeadstartError) and kind("x").exit_code == 2

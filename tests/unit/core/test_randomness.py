@@ -1,4 +1,4 @@
-"""Chance is a pure function of (seed, epoch, index, purpose)."""
+"""Randomness is a pure function of (seed, epoch, index, purpose)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_permute_is_a_permutation_of_any_length(length, seed, epoch, purpose):
 
 @given(st.integers(1, 10**15), seeds, st.data())
 @settings(max_examples=50)
-def test_any_position_can_be_asked_for_alone(length, seed, data):
+def test_any_position_can_be_computed_alone(length, seed, data):
     positions = data.draw(st.lists(st.integers(0, length - 1), min_size=1, max_size=8))
     together = permute(positions, length, seed, 0)
     assert [int(permute(p, length, seed, 0)[0]) for p in positions] == together.tolist()
@@ -48,13 +48,13 @@ def test_permutations_differ_by_seed_epoch_and_purpose():
 
 
 def test_permutations_look_random():
-    """Each item is as often at each place as chance would have it, and neighbours do not stay together."""
+    """Every item is equally likely at every position, and neighbors do not stay together."""
     length, draws = 13, 1500
     orders = np.stack([permute(np.arange(length), length, seed, 0) for seed in range(draws)])
-    counts = np.stack([np.bincount(orders[:, place], minlength=length) for place in range(length)])
+    counts = np.stack([np.bincount(orders[:, i], minlength=length) for i in range(length)])
     assert stats.chisquare(counts.ravel()).pvalue > 1e-4
-    neighbours = np.mean(np.abs(np.diff(orders, axis=1)) == 1)
-    assert neighbours == pytest.approx(2 / length, abs=0.01)
+    neighbors = np.mean(np.abs(np.diff(orders, axis=1)) == 1)
+    assert neighbors == pytest.approx(2 / length, abs=0.01)
 
 
 def test_a_long_permutation_has_no_trend():
@@ -72,7 +72,7 @@ def test_positions_outside_are_refused(positions, length):
 @given(
     seeds, st.integers(0, 100), st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=6), st.randoms()
 )
-def test_streams_do_not_depend_on_the_order_of_asking(seed, epoch, indices, shuffler):
+def test_streams_do_not_depend_on_the_order_of_calls(seed, epoch, indices, shuffler):
     before = {index: generator(seed, epoch, index, "mask").random(4).tolist() for index in indices}
     shuffled = list(indices)
     shuffler.shuffle(shuffled)
@@ -90,7 +90,7 @@ def test_streams_differ_by_every_part_of_their_identity():
     assert len({integer(*identity) for identity in [base, *others]}) == 5
 
 
-def test_streams_of_neighbouring_samples_are_uncorrelated_and_never_overlap():
+def test_streams_of_neighboring_samples_are_uncorrelated_and_never_overlap():
     draws = np.stack([generator(0, 0, index, "mask").random(200) for index in range(400)])
     correlation = np.corrcoef(draws)[np.triu_indices(400, 1)]
     assert stats.kstest(correlation * np.sqrt(200), "norm").pvalue > 1e-4
@@ -107,7 +107,7 @@ def test_integers_suit_torch_and_scikit_learn(seed, epoch, index, purpose):
 
 @given(st.text(), seeds, st.text(max_size=5))
 @example("\ud800", 0, "validation")
-def test_fractions_lie_in_range_and_stay(text, seed, purpose):
+def test_fractions_are_in_range_and_stable(text, seed, purpose):
     value = fraction(text, seed, purpose)
     assert 0 <= value < 1
     assert value == fraction(text, seed, purpose)
@@ -121,7 +121,7 @@ def test_fractions_are_uniform_and_independent_of_seed_and_purpose():
     assert np.abs(np.corrcoef(columns)[np.triu_indices(3, 1)]).max() < 0.06
 
 
-def test_the_numbers_are_the_same_for_ever():
+def test_the_numbers_never_change():
     """Recorded once: a change here would change every split and every run's order."""
     assert permute(np.arange(8), 8, 0, 0).tolist() == PERMUTED
     assert generator(0, 0, 0, "mask").integers(1000, size=4).tolist() == DRAWN
@@ -136,9 +136,9 @@ FRACTION = 0.659487179958376
 
 
 @given(seeds, st.integers(0, 1000), st.integers(0, 2**64 - 1), st.text(max_size=5))
-def test_a_generator_is_philox_under_a_hashed_key_at_the_index(seed, epoch, index, purpose):
+def test_a_generator_is_philox_with_a_hashed_key_and_the_index_as_counter(seed, epoch, index, purpose):
     digest = hashlib.blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=16).digest()
     plain = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"), counter=index << 192))
-    ours = generator(seed, epoch, index, purpose)
+    actual = generator(seed, epoch, index, purpose)
     for drawn in (lambda g: g.random(5), lambda g: g.integers(0, 7, 5), lambda g: g.random(3, dtype=np.float32)):
-        assert np.array_equal(drawn(ours), drawn(plain))
+        assert np.array_equal(drawn(actual), drawn(plain))

@@ -1,4 +1,4 @@
-"""Names in recipes: found without imports, extended by plugins, corrected when misspelt."""
+"""Names in recipes: looked up without imports, extended by plugins, corrected when misspelled."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_describing_imports_nothing_heavy():
         ("metrics", "acuracy", "accuracy"),
     ],
 )
-def test_a_near_miss_is_corrected(group, word, meant):
+def test_a_misspelled_name_gets_a_suggestion(group, word, meant):
     with pytest.raises(RecipeError) as caught:
         registry.target(group, word)
     assert f"did you mean {meant!r}?" in str(caught.value) and f"headstart list {group}" in str(caught.value)
 
 
-def test_a_far_miss_lists_what_is_known():
+def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(RecipeError) as caught:
         registry.resolve("adaptations", "zzz")
     assert "did you mean" not in str(caught.value) and "full, scratch, features" in str(caught.value)
@@ -128,9 +128,9 @@ def test_a_plugin_adds_a_name_that_recipes_can_use(plugin):
     assert any(kind.get("properties", {}).get("width") for kind in kinds)
 
 
-def test_a_plugin_may_not_take_a_name_that_is_ours(plugin):
+def test_a_plugin_may_not_take_a_built_in_name(plugin):
     plugin("[headstart.objectives]\nmasked_lm = hs_plugin:Shuffle\n")
-    with pytest.raises(RecipeError, match="the name 'masked_lm', which Headstart has"):
+    with pytest.raises(RecipeError, match="adds 'masked_lm' to objectives, a name that Headstart has already"):
         registry.names("objectives")
     assert registry.names("tasks")
 

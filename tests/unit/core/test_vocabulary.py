@@ -29,29 +29,29 @@ def table(words: list[str]) -> dict[str, int]:
     return {word: index for index, word in enumerate([*SPECIAL.values(), *words])}
 
 
-def opens(tokenizer, words: list[str]) -> dict[str, bool]:
+def starts(tokenizer, words: list[str]) -> dict[str, bool]:
     vocabulary = vocabulary_of(tokenizer)
     return {word: bool(vocabulary.starts_word[tokenizer.convert_tokens_to_ids(word)]) for word in words}
 
 
-def test_wordpiece_continues_by_its_prefix():
+def test_wordpiece_words_continue_with_a_prefix():
     words = ["play", "##ing", ".", "##s", "#"]
     tokenizer = fast(models.WordPiece(table(words), unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer())
-    assert opens(tokenizer, words) == {"play": True, "##ing": False, ".": True, "##s": False, "#": True}
+    assert starts(tokenizer, words) == {"play": True, "##ing": False, ".": True, "##s": False, "#": True}
 
 
-def test_byte_level_bpe_opens_by_its_space_marker():
+def test_byte_level_bpe_words_start_with_a_space_marker():
     words = ["Ġplay", "ing", "Ġ", ".", "1", "!?"]
     tokenizer = fast(models.BPE(table(words), []), pre_tokenizers.ByteLevel())
-    assert opens(tokenizer, words) == {"Ġplay": True, "ing": False, "Ġ": True, ".": True, "1": False, "!?": True}
+    assert starts(tokenizer, words) == {"Ġplay": True, "ing": False, "Ġ": True, ".": True, "1": False, "!?": True}
 
 
-def test_unigram_opens_by_its_space_marker():
+def test_unigram_words_start_with_a_space_marker():
     words = ["▁play", "ing", "▁", ".", "ि"]
     pieces = [(word, -float(index)) for word, index in table(words).items()]
     tokenizer = fast(models.Unigram(pieces, unk_id=1), pre_tokenizers.Metaspace())
     expected = {"▁play": True, "ing": False, "▁": True, ".": True, "ि": False}
-    assert opens(tokenizer, words) == expected, "a vowel sign belongs to the letter before it"
+    assert starts(tokenizer, words) == expected, "a vowel sign belongs to the letter before it"
 
 
 def test_special_tokens_are_known_and_missing_ones_are_minus_one():
@@ -64,7 +64,7 @@ def test_special_tokens_are_known_and_missing_ones_are_minus_one():
     assert (bare.pad, bare.mask) == (-1, -1) and bare.special.sum() == 1
 
 
-def test_a_decoder_s_tokenizer_opens_and_ends_by_other_names():
+def test_a_decoder_s_tokenizer_has_bos_and_eos():
     words = {"<s>": 0, "</s>": 1, "a": 2}
     both = vocabulary_of(fast(models.BPE(words, []), bos_token="<s>", eos_token="</s>"))
     assert (both.cls, both.sep, both.pad, both.mask) == (0, 1, 1, -1)

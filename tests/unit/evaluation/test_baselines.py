@@ -1,4 +1,4 @@
-"""Baselines: one signature, no peeking at test labels, strong on words and on pairs."""
+"""Baselines: one signature, test labels are never read, good scores on words and on pairs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headstart.evaluation.baselines import Baseline, NotApplicable, majority
 from headstart.evaluation.correlations import pearson, spearman
 from headstart.evaluation.labels import accuracy
 from headstart.evaluation.linear import C_GRID
-from headstart.evaluation.svm import Features, svm
+from headstart.evaluation.svm import TfidfFeatures, svm
 
 WORDS = [f"word{i}" for i in range(60)]
 
 
 def sentiment(rows: int, seed: int) -> Examples:
-    """Sentences of random words in which one telling word decides the label."""
+    """Sentences of random words in which one word determines the label."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(["neg", "pos"], rows).tolist()
     texts = [" ".join([*rng.choice(WORDS, 8), {"neg": "awful", "pos": "lovely"}[label]]) for label in labels]
@@ -44,9 +44,7 @@ def pairs(rows: int, seed: int) -> Examples:
 
 @pytest.mark.parametrize("name", ["majority", "svm"])
 @pytest.mark.parametrize("metric", ["accuracy", "pearson"])
-def test_a_baseline_of_labels_and_numbers_obeys_the_signature_and_never_reads_test_labels(
-    name: str, metric: str
-) -> None:
+def test_a_baseline_of_labels_and_numbers_has_the_signature_and_never_reads_test_labels(name: str, metric: str) -> None:
     baseline: Baseline = registry.resolve("baselines", name)
     make = sentiment if metric == "accuracy" else pairs
     train, validation, test = make(80, 0), make(40, 1), make(30, 2)
@@ -58,7 +56,7 @@ def test_a_baseline_of_labels_and_numbers_obeys_the_signature_and_never_reads_te
     assert all(type(value) is type(train.labels[0]) for value in seen.predictions)
 
 
-def test_majority_answers_the_most_frequent_label_and_breaks_ties_by_order() -> None:
+def test_majority_predicts_the_most_frequent_label_and_breaks_ties_by_order() -> None:
     test = Examples({"text": ["x", "y"]}, ["?", "?"])
     rows = Examples({"text": ["x"] * 5}, ["b", "a", "b", "c", "b"])
     assert majority(rows, rows, test, metric="accuracy", seed=0).predictions == ["b", "b"]
@@ -68,7 +66,7 @@ def test_majority_answers_the_most_frequent_label_and_breaks_ties_by_order() -> 
     assert majority(numbers, numbers, test, metric="spearman", seed=0).predictions == [3.0, 3.0]
 
 
-def test_svm_learns_words_and_is_the_same_each_time() -> None:
+def test_svm_learns_words_and_is_deterministic() -> None:
     train, validation, test = sentiment(200, 0), sentiment(100, 1), sentiment(200, 2)
     result = svm(train, validation, test, metric="accuracy", seed=0)
     assert accuracy(test.labels, result.predictions) > 0.95
@@ -76,7 +74,7 @@ def test_svm_learns_words_and_is_the_same_each_time() -> None:
     assert svm(train, validation, test, metric="accuracy", seed=0).predictions == result.predictions
 
 
-def test_c_is_the_best_on_validation_and_the_smallest_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_is_the_best_on_validation_and_the_smallest_among_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     train, validation, test = sentiment(60, 0), sentiment(60, 1), sentiment(60, 2)
     scores = {}
     for C in C_GRID:
@@ -88,7 +86,7 @@ def test_c_is_the_best_on_validation_and_the_smallest_of_equals(monkeypatch: pyt
     assert best["C"] == min(C for C in C_GRID if scores[C] == max(scores.values()))
 
 
-def test_pairs_are_compared_and_not_only_read_side_by_side() -> None:
+def test_pairs_are_compared_and_not_only_concatenated() -> None:
     train, validation, test = pairs(150, 0), pairs(80, 1), pairs(150, 2)
     result = svm(train, validation, test, metric="spearman", seed=0)
     assert spearman(test.labels, result.predictions) > 0.9
@@ -101,9 +99,9 @@ def test_pairs_are_compared_and_not_only_read_side_by_side() -> None:
     assert spearman(test.labels, joined.predictions) < 0.6
 
 
-def test_columns_have_features_of_their_own() -> None:
+def test_each_column_has_its_own_features() -> None:
     rows = Examples({"a": ["red", "blue"], "b": ["blue", "red"]}, [0, 1])
-    first, second = Features().fit(rows).transform(rows).toarray()
+    first, second = TfidfFeatures().fit(rows).transform(rows).toarray()
     assert not np.array_equal(first, second)
 
 
@@ -112,7 +110,7 @@ def test_single_letters_and_punctuation_count_as_words() -> None:
     assert svm(rows, rows, rows, metric="accuracy", seed=0).predictions == rows.labels
 
 
-def test_hard_corners_of_few_labels() -> None:
+def test_corner_cases_of_few_labels() -> None:
     test = Examples({"a": ["new words"], "b": [None]}, ["x"])
     disjoint = Examples({"a": ["one", "two"], "b": ["three", "four"]}, ["x", "y"])
     assert len(svm(disjoint, disjoint, test, metric="macro_f1", seed=0).predictions) == 1
@@ -121,7 +119,7 @@ def test_hard_corners_of_few_labels() -> None:
     assert (result.predictions, result.chosen["C"]) == (["x"], None)
     with pytest.raises(DataError, match="no validation rows"):
         svm(disjoint, Examples({"a": [], "b": []}, []), test, metric="accuracy", seed=0)
-    with pytest.raises(DataError, match="hold no words"):
+    with pytest.raises(DataError, match="contain no words"):
         svm(Examples({"a": ["", " "]}, [0, 1]), Examples({"a": ["x"]}, [0]), test, metric="accuracy", seed=0)
 
 
@@ -137,22 +135,22 @@ def test_real_pairs_stsb(data_folder: Path) -> None:
     assert pearson(test.labels, result.predictions) > 0.6
 
 
-def test_the_majority_of_tags_is_each_words_own() -> None:
+def test_the_majority_of_tags_is_per_word() -> None:
     train = Examples({"tokens": [["the", "run"], ["run", "to", "run"], ["the"]]}, [["D", "N"], ["V", "P", "V"], ["D"]])
     test = Examples({"tokens": [["run", "the", "unseen"]]}, [["N", "D", "X"]])
-    found = majority(train, train, test, metric="token_accuracy", seed=0)
-    assert found.predictions == [["V", "D", "D"]] and found.chosen == {"answer": "D"}
+    result = majority(train, train, test, metric="token_accuracy", seed=0)
+    assert result.predictions == [["V", "D", "D"]] and result.chosen == {"answer": "D"}
 
 
-def test_an_svm_has_nothing_to_say_on_lists() -> None:
+def test_an_svm_does_not_apply_to_lists() -> None:
     tags, texts = Examples({"tokens": [["a"]]}, [["N"]]), Examples({"choices": [["a", "b"]]}, ["a"])
     with pytest.raises(NotApplicable, match="of the kind 'labels'"):
         svm(tags, tags, tags, metric="token_accuracy", seed=0)
-    with pytest.raises(NotApplicable, match="'choices' holds something else"):
+    with pytest.raises(NotApplicable, match="'choices' has other values"):
         svm(texts, texts, texts, metric="accuracy", seed=0)
 
 
-def test_pairs_without_a_number_to_learn_leave_out_whoever_predicts_one():
+def test_pairs_without_a_number_leave_out_baselines_that_predict_one():
     """A contrastive loss has no gold values, and reads other columns than similarity does."""
     train = Examples({"anchor": ["a", "b"], "positive": ["c", "d"]}, [None, None])
     test = Examples({"sentence1": ["a"], "sentence2": ["b"]}, [2.5])

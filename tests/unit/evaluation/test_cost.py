@@ -1,4 +1,4 @@
-"""Cost: tags that add up, a meter that measures without a word or a file, and a FLOP formula that torch confirms."""
+"""Cost: sums of tags, a meter that prints and writes nothing, and forecasts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_a_tag_survives_json() -> None:
 
 def test_the_sentence_is_one_readable_line() -> None:
     assert TAG.sentence() == "1 M tokens, 2e+12 FLOPs, 1 h 07 min, 500 MB at most, 0.02 kWh, 10 g CO₂e, 0.11 USD"
-    assert "energy not known" in PriceTag(tokens=7).sentence()
+    assert "energy unknown" in PriceTag(tokens=7).sentence()
 
 
-def test_config_refuses_nonsense_and_an_unknown_country_is_named_before_the_work() -> None:
+def test_config_refuses_bad_values_and_an_unknown_country_fails_before_the_work() -> None:
     assert CostConfig(country="deu").country == "DEU"
     with pytest.raises(ValidationError):
         CostConfig(price_per_hour=-1)
@@ -64,7 +64,7 @@ def test_config_refuses_nonsense_and_an_unknown_country_is_named_before_the_work
 def test_the_meter_measures_and_resumes() -> None:
     config = CostConfig(price_per_hour=36.0, country="FRA")
     with Meter(config=config):
-        pass  # codecarbon's first look at the processor takes longer than this test wants to
+        pass  # codecarbon's first inspection of the processor takes longer than this test should
     with Meter(config=config) as meter:
         meter.tokens += 100
         meter.flops += 1e6
@@ -99,8 +99,8 @@ def test_energy_can_be_left_out_and_an_exception_passes() -> None:
         Meter(energy=False).tag()
 
 
-def test_peak_memory_sees_a_spike_and_a_child_but_not_the_past() -> None:
-    """In a fresh process: one that was larger before has a record that no spike of this size breaks."""
+def test_peak_memory_includes_a_spike_and_a_child_but_not_the_past() -> None:
+    """In a fresh process: a larger peak before the test would hide a spike of this size."""
     script = """
 import subprocess, sys, time
 import numpy as np
@@ -114,13 +114,13 @@ with Meter(energy=False) as parent:
     subprocess.run([sys.executable, "-c", child], check=True)
 print(*(meter.tag().peak_memory_mb for meter in (before, after, parent)))
 """
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    before, after, parent = map(float, told.split())
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    before, after, parent = map(float, output.split())
     assert before - after > 150
     assert parent - after > 120
 
 
-def test_codecarbon_says_nothing_writes_nothing_and_calls_nobody(tmp_path: Path) -> None:
+def test_codecarbon_prints_nothing_writes_nothing_and_stays_offline(tmp_path: Path) -> None:
     """In a fresh process, with a user's configuration that asks for all three."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -151,7 +151,7 @@ def test_codecarbon_says_nothing_writes_nothing_and_calls_nobody(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == [".codecarbon.config"]
 
 
-def test_the_forecast_is_speed_power_and_price() -> None:
+def test_the_forecast_follows_speed_power_and_price() -> None:
     tag = forecast_tag(3.6e15, 1e12, CostConfig(price_per_hour=2.0, country="WORLD"), watts=100.0, tokens=9)
     assert (tag.seconds, tag.money, tag.kwh, tag.tokens) == (3600.0, pytest.approx(2.0), pytest.approx(0.1), 9)
     assert tag.co2e_kg == pytest.approx(0.0475)
@@ -163,7 +163,7 @@ def test_the_forecast_is_speed_power_and_price() -> None:
         forecast_tag(1e9, 0.0, CostConfig())
 
 
-def test_a_machine_without_codecarbon_has_a_tag_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_codecarbon_has_a_tag_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "installed", lambda: False)
     with Meter() as meter:
         pass

@@ -1,4 +1,4 @@
-"""Averaged word vectors as a baseline."""
+"""The baseline of averaged word vectors."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def rows(words, label=lambda word: "yes" if word in ("good", "fine") else "no"):
     return Examples({"text": [f"A {word} day!" for word in words]}, [label(word) for word in words], "toy")
 
 
-def test_it_knows_words_that_training_did_not_hold(vectors):
-    """That is what vectors are for: an SVM on words could not."""
+def test_it_generalizes_to_words_that_are_not_in_the_training_rows(vectors):
+    """Unlike an SVM on words."""
     train, validation, test = rows(["good", "bad"] * 10), rows(["good", "bad"] * 5), rows(["fine", "poor", "unheard"])
     found = glove.glove(train, validation, test, metric="accuracy", seed=0)
     assert found.predictions[:2] == ["yes", "no"] and len(found.predictions) == 3
     assert found.chosen["vectors"] == vectors.name
 
 
-def test_pairs_are_told_by_what_they_share(vectors):
+def test_pairs_are_classified_by_what_they_share(vectors):
     words = ["good", "bad", "fine", "poor"]
     left, right = [a for a in words for _ in words], words * 4
     same = [int((a in ("good", "fine")) == (b in ("good", "fine"))) for a, b in zip(left, right, strict=True)]
@@ -50,21 +50,21 @@ def test_numbers_are_predicted_as_numbers(vectors):
     assert np.corrcoef(found, train.labels)[0, 1] > 0.99
 
 
-def test_it_says_what_it_cannot_do(vectors, monkeypatch, tmp_path):
+def test_it_explains_where_it_does_not_apply(vectors, monkeypatch, tmp_path):
     toy = rows(["good", "bad"])
     with pytest.raises(NotApplicable, match="of the kind 'text'"):
         glove.glove(toy, toy, toy, metric="bleu", seed=0)
     monkeypatch.setenv(glove.VARIABLE, str(tmp_path / "none"))
     monkeypatch.setattr(glove, "_DEFAULT", str(tmp_path / "neither"))
     monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
-    with pytest.raises(NotApplicable, match="HEADSTART_GLOVE may name one"):
+    with pytest.raises(NotApplicable, match="set the variable HEADSTART_GLOVE"):
         glove.glove(toy, toy, toy, metric="accuracy", seed=0)
 
 
-def test_a_file_that_holds_none_is_refused(monkeypatch, tmp_path):
+def test_a_file_without_vectors_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "broken.txt"
     path.write_text("good one two\n", encoding="utf-8")
     monkeypatch.setenv(glove.VARIABLE, str(path))
     toy = rows(["good", "bad"])
-    with pytest.raises(DataError, match="cannot be read as vectors"):
+    with pytest.raises(DataError, match="cannot be read as word vectors"):
         glove.glove(toy, toy, toy, metric="accuracy", seed=0)

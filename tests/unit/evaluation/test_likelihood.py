@@ -16,11 +16,11 @@ def test_long_texts_weigh_more():
     assert bits_per_byte([None] * 2, TEXTS) == pytest.approx(12 / math.log(2) / 24)
 
 
-def test_one_byte_of_certainty_costs_nothing_and_of_chance_eight_bits():
+def test_a_certain_byte_costs_zero_bits_and_a_uniform_byte_eight():
     assert bits_per_byte([None], [{"nats": 0.0, "tokens": 1, "bytes": 1}]) == 0
     assert bits_per_byte([None], [{"nats": math.log(256), "tokens": 1, "bytes": 1}]) == pytest.approx(8)
 
 
-def test_empty_texts_and_hopeless_models_give_numbers():
+def test_empty_texts_and_very_bad_models_give_finite_numbers():
     assert perplexity([None], [{"nats": 0.0, "tokens": 0, "bytes": 0}]) == 1
     assert math.isfinite(perplexity([None], [{"nats": 1e9, "tokens": 1, "bytes": 1}]))

@@ -42,13 +42,13 @@ def test_labels_of_text_numbers_and_arrays_agree() -> None:
 
 
 def test_more_than_two_labels_have_no_f1() -> None:
-    with pytest.raises(DataError, match=r"f1 met 3 labels.*defined for two.*macro_f1"):
+    with pytest.raises(DataError, match=r"f1 got 3 labels.*defined for two.*macro_f1"):
         f1([0, 1, 2], [0, 1, 1])
 
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
 @pytest.mark.parametrize("predicted", [[2.0] * 4, [0.1 + 0.2] * 4])
-def test_a_constant_prediction_correlates_with_nothing(metric: Any, predicted: list[float]) -> None:
+def test_a_constant_prediction_has_zero_correlation(metric: Any, predicted: list[float]) -> None:
     assert metric([1.0, 2.0, 3.0, 4.0], predicted) == 0.0
     assert metric(predicted, [1.0, 2.0, 3.0, 4.0]) == 0.0
 
@@ -59,7 +59,7 @@ def test_one_example_has_no_correlation_and_one_label_no_matthews() -> None:
     assert f1([0, 0], [0, 0]) == 0.0
 
 
-def test_correlations_know_order_from_size() -> None:
+def test_correlations_of_order_and_of_size_differ() -> None:
     gold, predicted = [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 400.0]
     assert spearman(gold, predicted) == pytest.approx(1.0)
     assert 0.7 < pearson(gold, predicted) < 0.8
@@ -70,19 +70,19 @@ def test_correlations_know_order_from_size() -> None:
     [
         (accuracy, [1, 2], [1], "2 gold values and 1 predictions"),
         (accuracy, [], [], "no examples"),
-        (accuracy, [0, 1], ["0", "1"], "gold labels are int, predicted ones str"),
+        (accuracy, [0, 1], ["0", "1"], "gold labels are int, predicted labels str"),
         (pearson, [1.0, 2.0], [1.0, math.nan], "predicted value 1 is nan"),
         (spearman, ["good", "bad"], ["bad", "good"], "gold value is not a number"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_words(metric: Any, gold: Any, predicted: Any, words: str) -> None:
+def test_invalid_inputs_are_refused_with_a_message(metric: Any, gold: Any, predicted: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         metric(gold, predicted)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
 @settings(max_examples=30, deadline=None)
-def test_every_label_metric_lies_in_its_range(pairs: list[tuple[int, int]]) -> None:
+def test_every_label_metric_is_in_its_range(pairs: list[tuple[int, int]]) -> None:
     gold, predicted = zip(*pairs, strict=True)
     assert 0.0 <= accuracy(gold, predicted) <= 1.0
     assert 0.0 <= macro_f1(gold, predicted) <= 1.0
@@ -90,7 +90,7 @@ def test_every_label_metric_lies_in_its_range(pairs: list[tuple[int, int]]) -> N
     assert accuracy(gold, gold) == 1.0 == macro_f1(gold, gold)
 
 
-def test_compute_goes_by_the_registry_and_keeps_the_order() -> None:
+def test_compute_uses_the_registry_and_keeps_the_order() -> None:
     assert list(compute(["matthews", "accuracy"], GOLD, PREDICTED)) == ["matthews", "accuracy"]
     with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
         compute(["acuracy"], GOLD, PREDICTED)
@@ -101,3 +101,12 @@ def test_every_registered_metric_has_a_line_of_help() -> None:
         assert entry.help.endswith("."), entry.name
         if about(entry.name).of in ("label", "number"):
             assert compute([entry.name], GOLD, GOLD)[entry.name] == pytest.approx(1.0)
+
+
+def test_families_group_the_metrics_that_may_be_averaged() -> None:
+    families = {name: about(name).family for name in registry.names("metrics")}
+    assert families["accuracy"] == families["token_accuracy"] == families["squad_exact_match"]
+    assert families["f1"] == families["macro_f1"] == families["seqeval_f1"] == families["squad_f1"]
+    assert families["pearson"] == families["spearman"]
+    assert len({families[name] for name in ("accuracy", "f1", "matthews", "spearman", "bleu", "bits_per_byte")}) == 6
+    assert families["bleu"] == "bleu", "a metric without a family is its own"

@@ -1,4 +1,4 @@
-"""The baseline of readers: it knows no more than which words are shared."""
+"""The overlap baseline: the choice or sentence that shares most words with the question."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_the_choice_that_shares_most_is_taken():
 
 
 def test_the_sentence_that_shares_most_is_the_answer():
-    found = run(QUESTIONS, "squad_f1")
-    assert found.predictions == ["The king was crowned in Rheims!", "It did rain on Monday."]
-    assert found.chosen == {"question": "question", "answers": "context"}
+    result = run(QUESTIONS, "squad_f1")
+    assert result.predictions == ["The king was crowned in Rheims!", "It did rain on Monday."]
+    assert result.chosen == {"question": "question", "answers": "context"}
 
 
 def test_an_empty_text_has_no_answer():
@@ -51,8 +51,8 @@ def test_other_rows_are_refused_with_a_reason(metric):
         run(TEXTS, metric)
 
 
-def test_labels_that_are_no_numbers_of_choices_are_refused():
-    with pytest.raises(NotApplicable, match="no such numbers"):
+def test_labels_that_are_not_indices_of_choices_are_refused():
+    with pytest.raises(NotApplicable, match="labels are not integers"):
         run(Examples(CHOICES.columns, ["right", "wrong"]), "accuracy")
 
 

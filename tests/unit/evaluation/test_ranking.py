@@ -1,4 +1,4 @@
-"""Rankings: against scikit-learn, and by hand."""
+"""Ranking metrics: agreement with scikit-learn, and values by hand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headstart.core.randomness import generator
 from headstart.evaluation.ranking import mrr_at_10, ndcg_at_10
 
 
-def test_ndcg_is_scikit_learns():
+def test_ndcg_agrees_with_scikit_learn():
     from sklearn.metrics import ndcg_score
 
-    chance = generator(0, 0, 0, "rankings")
+    rng = generator(0, 0, 0, "rankings")
     gold, predicted, expected = [], [], []
     for _ in range(50):
-        order = chance.permutation(15).tolist()
-        relevant = chance.choice(15, size=chance.integers(1, 13), replace=False).tolist()
+        order = rng.permutation(15).tolist()
+        relevant = rng.choice(15, size=rng.integers(1, 13), replace=False).tolist()
         gold.append(relevant)
         predicted.append(order)
         is_relevant = np.isin(np.arange(15), relevant).astype(float)
@@ -31,11 +31,11 @@ def test_reciprocal_ranks_by_hand():
     assert mrr_at_10(gold, predicted) == pytest.approx((1 + 1 / 3 + 1 / 2 + 0) / 4)
 
 
-def test_a_repeated_thing_takes_one_place():
+def test_a_repeated_item_counts_once():
     assert mrr_at_10(["b"], [["a", "a", "b"]]) == 0.5
     assert ndcg_at_10(["a"], [["a", "a"]]) == 1.0
 
 
-def test_as_many_rankings_as_gold_values():
+def test_the_number_of_rankings_must_match():
     with pytest.raises(DataError, match="2 gold values and 1 predictions"):
         ndcg_at_10(["a", "b"], [["a"]])

@@ -1,4 +1,4 @@
-"""Tags and spans: seqeval's values, and the same on resamples."""
+"""Tags and spans: agreement with seqeval, on all examples and on resamples."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_known_values_by_hand() -> None:
     gold = [["B-PER", "I-PER", "O"], ["B-LOC"]]
     predicted = [["B-PER", "O", "O"], ["B-LOC"]]
     assert token_accuracy(gold, predicted) == pytest.approx(3 / 4)
-    assert seqeval_f1(gold, predicted) == pytest.approx(1 / 2), "a span is right as a whole or not at all"
+    assert seqeval_f1(gold, predicted) == pytest.approx(1 / 2), "a span is correct as a whole or not at all"
 
 
 @given(rows)
 @settings(deadline=None, max_examples=20)
-def test_spans_are_those_of_seqeval_on_the_whole_and_on_resamples(pairs) -> None:
+def test_spans_agree_with_seqeval_on_all_examples_and_on_resamples(pairs) -> None:
     gold, predicted = ([[pair[side] for pair in row] for row in pairs] for side in (0, 1))
     assume(any(tag != "O" for row in gold for tag in row))
     assert seqeval_f1(gold, predicted) == pytest.approx(f1_score(gold, predicted, zero_division=0))
@@ -39,11 +39,11 @@ def test_spans_are_those_of_seqeval_on_the_whole_and_on_resamples(pairs) -> None
             assert value == pytest.approx(function([gold[i] for i in drawn], [predicted[i] for i in drawn]))
 
 
-def test_where_there_is_no_span_none_is_missed() -> None:
+def test_without_spans_nothing_is_missed() -> None:
     assert seqeval_f1([["O", "O"]], [["O", "O"]]) == 1.0
     assert seqeval_f1([["O", "O"]], [["O", "B-PER"]]) == 0.0
 
 
-def test_as_many_tags_on_both_sides() -> None:
+def test_the_number_of_tags_must_match() -> None:
     with pytest.raises(DataError, match="example 1 has 2 gold tags and 1 predicted"):
         token_accuracy([["O"], ["O", "O"]], [["O"], ["O"]])

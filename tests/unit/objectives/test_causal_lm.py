@@ -22,7 +22,7 @@ def made_up_vocabulary() -> Vocabulary:
 
 def test_rows_open_with_the_beginning_of_a_text_and_do_not_end_it():
     shape = CausalLM().row_shape(128)
-    assert (shape.length, shape.opens, shape.closes, shape.separates) == (128, True, False, True)
+    assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (128, True, False, True)
 
 
 def test_every_token_but_the_first_is_predicted_and_the_end_of_a_document_too():

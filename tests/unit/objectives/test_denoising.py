@@ -90,7 +90,7 @@ def test_each_noise_does_what_its_name_says(noise):
     if noise == "rotate":
         assert (steps < 0).sum() <= 2, "each document is turned once"
     if noise == "sentence_shuffle":
-        starts = {1, 41, *rows.sentences[0].tolist()}
+        starts = {1, 41, *rows.sentence_starts[0].tolist()}
         assert all(following in starts for following, step in zip(order[1:], steps, strict=True) if step != 1)
 
 
@@ -140,7 +140,7 @@ def test_sentences_of_real_rows_are_shuffled(tmp_path, verses, tiny_tokenizer):
     vocabulary = vocabulary_of(tiny_tokenizer)
     objective = Denoising(noise=["sentence_shuffle"])
     rows = cut(shards.Shards(tmp_path), vocabulary, objective.row_shape(128)).rows([Sample(0, i) for i in range(30)])
-    assert objective.row_shape(128).sentences and not Denoising(noise=["infill"]).row_shape(128).sentences
+    assert objective.row_shape(128).sentence_starts and not Denoising(noise=["infill"]).row_shape(128).sentence_starts
     batch = objective.corrupt(rows, vocabulary, 0)
     shown = batch["input_ids"].numpy()
     special = vocabulary.special[rows.ids] & (rows.ids != tiny_tokenizer.unk_token_id)

@@ -61,7 +61,7 @@ def test_encoder_and_decoder_read_the_two_parts_of_a_row(length, prefix, mode, s
     assert objective.weight(batch) == labels.size
     assert objective.tokens(batch) == 3 * (length + bool(mode))
     shape = objective.row_shape(64)
-    assert (shape.length, shape.opens, shape.closes, shape.separates) == (64 - bool(mode), False, False, True)
+    assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (64 - bool(mode), False, False, True)
 
 
 @given(length=st.integers(2, 80), mode=st.sampled_from([None, "[S]"]), seed=st.integers(0, 99))
@@ -82,7 +82,7 @@ def test_a_decoder_reads_all_and_predicts_the_rest(length, mode, seed):
     assert objective.weight(batch) == int((batch["labels"] != -100).sum())
     assert objective.tokens(batch) == 3 * (length + extra)
     shape = objective.row_shape(64)
-    assert (shape.length, shape.opens, shape.closes, shape.separates) == (64 - extra, True, False, True)
+    assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (64 - extra, True, False, True)
 
 
 def test_a_decoder_divides_rows_at_every_place_as_often():

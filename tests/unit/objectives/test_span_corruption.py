@@ -125,7 +125,7 @@ def test_nothing_is_ever_padded(seq_length, density, mean):
     """The densities and lengths of T5's tables 6 and 7."""
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=1000)
     shape = objective.row_shape(seq_length)
-    assert not (shape.opens or shape.closes or shape.separates)
+    assert not (shape.add_cls or shape.add_sep or shape.separate_documents)
     found = objective.counts(shape.length)
     assert found.inputs == seq_length
     assert found.targets <= seq_length

@@ -1,4 +1,4 @@
-"""A finished folder is scored on other data, after its hashes were checked."""
+"""A finished folder is verified and scored on other data."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import pytest
 import headstart
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, DataError, HeadstartError
+from headstart.stages import evaluate
+from headstart.stages.finetune import result
+from headstart.tasks import labelled
+from headstart.tasks.classify import Classify
 
 
-def test_a_fine_tuned_model_on_its_own_test_rows_scores_as_the_run_said(way):
-    found = headstart.evaluate(way / "tuned", way / "test.csv")
-    assert found["rows"] == 60
-    said = artifact.read_manifest(way / "tuned")["metrics"]["full"][0]
-    assert {name: found[name] for name in said} == pytest.approx(said)
+def test_a_fine_tuned_model_reproduces_the_scores_of_its_run(way):
+    scores = headstart.evaluate(way / "tuned", way / "test.csv")
+    assert scores["rows"] == 60
+    reported = artifact.read_manifest(way / "tuned")["metrics"]["full"][0]
+    assert {name: scores[name] for name in reported} == pytest.approx(reported)
 
 
 def test_a_pre_trained_model_on_text(way):
-    found = headstart.evaluate(way / "pretrained", way / "other.txt")
-    assert found["rows"] > 50 and 0 <= found["accuracy"] < 1 and 3 < found["loss"] < math.log(600) + 1
-    assert headstart.evaluate(way / "pretrained", way / "other.txt") == found
+    scores = headstart.evaluate(way / "pretrained", way / "other.txt")
+    assert scores["rows"] > 50 and 0 <= scores["accuracy"] < 1 and 3 < scores["loss"] < math.log(600) + 1
+    assert headstart.evaluate(way / "pretrained", way / "other.txt") == scores
     artifact.verify(way / "pretrained")
 
 
@@ -33,11 +37,11 @@ def test_an_altered_model_is_not_scored(way, tmp_path):
     content[-1] ^= 1
     weights.write_bytes(content)
     for call in (lambda: headstart.evaluate(tmp_path / "m", way / "test.csv"), lambda: headstart.load(tmp_path / "m")):
-        with pytest.raises(ArtifactError, match=r"model\.safetensors is not what was written"):
+        with pytest.raises(ArtifactError, match=r"model\.safetensors was modified after it was written"):
             call()
 
 
-def test_what_is_no_output_of_ours_is_refused(way, tmp_path):
+def test_a_folder_that_is_no_trained_model_is_refused(way, tmp_path):
     with pytest.raises(ArtifactError, match=r"no headstart\.json"):
         headstart.evaluate(tmp_path, way / "test.csv")
     with artifact.staged(tmp_path / "x", "shards"):
@@ -58,7 +62,7 @@ def test_wrong_data_is_named(way, tmp_path, recipe_of):
 
 
 def test_a_model_of_many_labels_and_one_of_numbers(way, tmp_path, recipe_of, labelled_rows):
-    """Sixty labels, each as rows of its own, and a number to be predicted."""
+    """Sixty labels with two rows each, and a regression."""
     texts = [text for text, _ in labelled_rows]
     many = recipe_of["rows"](tmp_path / "many.csv", [(text, f"l{i // 2}") for i, text in enumerate(texts)])
     numbers = recipe_of["rows"](tmp_path / "numbers.csv", [(text, len(text) / 10) for text in texts])
@@ -68,14 +72,24 @@ def test_a_model_of_many_labels_and_one_of_numbers(way, tmp_path, recipe_of, lab
             task={"kind": "classify", **task}, compare_with=[], adaptation="features",
         )  # fmt: skip
         folder = headstart.finetune(recipe, "training.budget=2 steps", quiet=True)
-        found = headstart.evaluate(folder, data)
-        said = artifact.read_manifest(folder)["metrics"]["features"][0]
-        assert found["rows"] == 120 and {key: found[key] for key in said} == pytest.approx(said, abs=1e-6)
+        scores = headstart.evaluate(folder, data)
+        reported = artifact.read_manifest(folder)["metrics"]["features"][0]
+        assert scores["rows"] == 120 and {key: scores[key] for key in reported} == pytest.approx(reported, abs=1e-6)
+        predictions = evaluate.predict_texts(folder, texts[:3])
+        assert all(isinstance(value, str if name == "many" else float) for value in predictions)
 
 
-def test_load_gives_plain_objects_that_fit(way):
+def test_predict_texts_gives_the_stored_predictions(way):
+    rows = labelled.read(way / "test.csv", Classify(Classify.Config()).columns("test"))
+    predictions = evaluate.predict_texts(way / "tuned", rows.columns["text"])
+    assert predictions == result.read(way / "tuned" / "cells" / "full-seed-0")["predictions"]
+    with pytest.raises(ArtifactError, match="Predictions need an output of `headstart finetune`"):
+        evaluate.predict_texts(way / "pretrained", ["a text"])
+
+
+def test_load_returns_plain_transformers_objects(way):
     model, tokenizer = headstart.load(way / "tuned")
     assert type(model).__module__.startswith("transformers.") and not model.training
     encoded = tokenizer("In the beginning", "God created", return_tensors="pt")
-    assert "token_type_ids" in encoded, "a BERT's tokenizer tells the two texts of a pair apart"
+    assert "token_type_ids" in encoded, "a BERT tokenizer marks the two texts of a pair"
     assert model(**encoded).logits.shape == (1, model.config.num_labels)

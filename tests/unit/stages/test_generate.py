@@ -1,4 +1,4 @@
-"""Text out of models, held against what the models themselves say; the networks are untrained, the mechanics real."""
+"""Generated text, compared with the logits of the same models; the networks are untrained."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def t5(tiny_tokenizer, tmp_path_factory):
     return folder, *saved(backbone, "AutoModelForSeq2SeqLM", tiny_tokenizer, folder, extra)
 
 
-def test_greedy_takes_the_likeliest_token_that_is_no_special_one(decoder):
+def test_greedy_search_takes_the_likeliest_token_that_is_not_special(decoder):
     folder, model, tokenizer = decoder
     ids = tokenizer("in the beginning")["input_ids"][:-1]
     forbidden = [token for token in tokenizer.all_special_ids if token != tokenizer.sep_token_id]
@@ -51,11 +51,11 @@ def test_greedy_takes_the_likeliest_token_that_is_no_special_one(decoder):
         ids.append(int(logits.argmax()))
         if ids[-1] == tokenizer.sep_token_id:
             break
-    found = generate.run(folder, ["in the beginning"], GenerateSettings(max_new_tokens=6))
-    assert found == [{"prompt": "in the beginning", "texts": [tokenizer.decode(ids, skip_special_tokens=True)]}]
+    answers = generate.run(folder, ["in the beginning"], GenerateSettings(max_new_tokens=6))
+    assert answers == [{"prompt": "in the beginning", "texts": [tokenizer.decode(ids, skip_special_tokens=True)]}]
 
 
-def test_the_same_seed_draws_the_same_texts_and_another_others(decoder):
+def test_the_same_seed_gives_the_same_texts_and_another_seed_others(decoder):
     folder, *_ = decoder
     draw = {"temperature": 1.0, "num_return_sequences": 4, "max_new_tokens": 12}
     first, again, other = (
@@ -65,7 +65,7 @@ def test_the_same_seed_draws_the_same_texts_and_another_others(decoder):
     assert len(set(first)) > 1
 
 
-def test_beams_find_a_text_no_less_likely_than_greedy_search(decoder):
+def test_beam_search_finds_a_text_no_less_likely_than_greedy_search(decoder):
     folder, model, tokenizer = decoder
 
     def log_probability(text):
@@ -80,59 +80,59 @@ def test_beams_find_a_text_no_less_likely_than_greedy_search(decoder):
     assert log_probability(beam) >= log_probability(greedy) - 1e-4
 
 
-def test_several_texts_without_chance_are_refused(decoder):
+def test_several_texts_without_sampling_are_refused(decoder):
     with pytest.raises(RecipeError, match="num_return_sequences is 3 with 1 beam"):
         generate.run(decoder[0], ["and"], GenerateSettings(num_return_sequences=3))
 
 
 def test_an_encoder_ranks_candidates(checkpoint):
     folder = checkpoint("bert")
-    (found,) = generate.run(folder, ["in the ___ god ___ the earth"], GenerateSettings(top_k=3))
-    assert [len(candidates) for candidates in found["blanks"]] == [3, 3]
-    for candidates in found["blanks"]:
-        shares = [candidate["probability"] for candidate in candidates]
-        assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
-    assert "blank 2: " in generate.render([found])
+    (answer,) = generate.run(folder, ["in the ___ god ___ the earth"], GenerateSettings(top_k=3))
+    assert [len(candidates) for candidates in answer["blanks"]] == [3, 3]
+    for candidates in answer["blanks"]:
+        probabilities = [candidate["probability"] for candidate in candidates]
+        assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) < 1
+    assert "blank 2: " in generate.render([answer])
     with pytest.raises(RecipeError, match="no blank"):
         generate.run(folder, ["in the beginning"], GenerateSettings())
 
 
 def headless(checkpoint, kind, auto_class, folder):
-    """Save a network of the same layout with another head, beside the same tokenizer."""
+    """Save a network of the same layout with another head, and the same tokenizer."""
     shutil.copytree(checkpoint(kind), folder, ignore=shutil.ignore_patterns("*.safetensors"))
     auto_class.from_config(AutoConfig.from_pretrained(str(folder))).save_pretrained(str(folder))
     return folder
 
 
-def test_a_head_that_is_not_there_is_not_made_up(checkpoint, tmp_path):
+def test_a_missing_language_model_head_is_refused(checkpoint, tmp_path):
     folder = headless(checkpoint, "bert", AutoModelForSequenceClassification, tmp_path / "classifier")
-    with pytest.raises(ArtifactError, match=r"BertForSequenceClassification, which has no head that tells tokens"):
+    with pytest.raises(ArtifactError, match=r"BertForSequenceClassification, which has no language-model head"):
         generate.run(folder, ["in the ___"], GenerateSettings())
 
 
-def test_beside_a_discriminator_the_generator_fills_blanks(checkpoint, tmp_path):
+def test_the_generator_of_an_electra_checkpoint_fills_blanks(checkpoint, tmp_path):
     folder = headless(checkpoint, "electra", AutoModelForPreTraining, tmp_path / "discriminator")
     with pytest.raises(ArtifactError, match="ElectraForPreTraining"):
         generate.run(folder, ["in the ___"], GenerateSettings())
     shutil.copytree(checkpoint("electra"), folder / "generator")
-    found, alone = (generate.run(path, ["in the ___"], GenerateSettings()) for path in (folder, checkpoint("electra")))
-    assert found == alone
+    both, alone = (generate.run(path, ["in the ___"], GenerateSettings()) for path in (folder, checkpoint("electra")))
+    assert both == alone
 
 
-def test_what_is_written_behind_a_sentinel_fills_its_blank(t5):
+def test_the_output_after_a_sentinel_fills_its_blank(t5):
     _, model, tokenizer = t5
-    writer = generate._Writer(model, tokenizer, GenerateSettings(), generate._Past())
+    writer = generate._Writer(model, tokenizer, GenerateSettings(), generate._InputFormat())
     a, b, c, d = (tokenizer(word, add_special_tokens=False)["input_ids"] for word in ("god", "earth", "light", "day"))
     zero, one, two = writer.sentinels[:3]
     written = [tokenizer.pad_token_id, one, *a, *b, zero, *c, tokenizer.sep_token_id, two, *d]
-    assert writer._filled([d, b, a], written) == [*d, *c, *b, *a, *b, *a]
-    assert writer._filled([d, b], [two, *c]) == [*d, *b], "a blank that nothing was written for stays empty"
+    assert writer._fill([d, b, a], written) == [*d, *c, *b, *a, *b, *a]
+    assert writer._fill([d, b], [two, *c]) == [*d, *b], "a blank without output stays empty"
 
 
 def test_an_encoder_decoder_keeps_the_text_around_its_blanks(t5):
     folder, *_ = t5
-    (found,) = generate.run(folder, ["in the ___ god created ___ earth"], GenerateSettings(max_new_tokens=12))
-    (text,) = found["texts"]
+    (answer,) = generate.run(folder, ["in the ___ god created ___ earth"], GenerateSettings(max_new_tokens=12))
+    (text,) = answer["texts"]
     assert text.startswith("in the ") and "god created" in text and text.endswith("earth")
     assert "extra_id" not in text
     with pytest.raises(RecipeError, match="13 blanks"):

@@ -1,4 +1,4 @@
-"""Padding, stacking and gathering, as every task uses them."""
+"""Padding, stacking and grouping of features, which all tasks use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headstart.core.data import InputSpec
 from headstart.tasks.base import BaseTask, Padding, by_example, stack
 
 
-def test_shorter_lists_are_filled_on_either_side():
+def test_shorter_lists_are_padded_on_either_side():
     assert stack([[1, 2, 3], [4]], 0).tolist() == [[1, 2, 3], [4, 0, 0]]
     assert stack([[1, 2, 3], [4]], -100, "left").tolist() == [[1, 2, 3], [-100, -100, 4]]
     assert stack([[1], []], 7, "left").tolist() == [[1], [7]]
 
 
-def test_lists_of_lists_of_unequal_number_and_length():
-    """Choices: (examples, choices, tokens), missing choices filled throughout."""
+def test_nested_lists_are_padded_at_every_level():
+    """Choices have the shape (examples, choices, tokens); missing choices are all padding."""
     assert stack([[[1, 2], [3]], [[4]]], 0).tolist() == [[[1, 2], [3, 0]], [[4, 0], [0, 0]]]
     assert stack([[[1, 2], [3]], [[4]]], 0, "left").tolist() == [[[1, 2], [0, 3]], [[0, 4], [0, 0]]]
 
@@ -24,23 +24,23 @@ def test_lists_of_lists_of_unequal_number_and_length():
 @pytest.mark.parametrize(
     ("values", "kind"), [([1, 2], torch.int64), ([1, 0.5], torch.float32), ([[], []], torch.int64)]
 )
-def test_numbers_keep_their_kind(values, kind):
+def test_integers_and_floats_keep_their_type(values, kind):
     assert stack(values, 0).dtype == kind
 
 
 class Prompted(BaseTask):
-    """Reads a prompt from the left, and keeps a note."""
+    """A task with left-padded prompts."""
 
     paddings = {**BaseTask.paddings, "prompt_ids": Padding(side="left", mask="prompt_mask")}  # noqa: RUF012
 
 
-def test_keys_are_padded_as_declared_and_notes_stay_behind(tiny_tokenizer):
+def test_declared_keys_are_padded_and_others_stay_out_of_the_batch(tiny_tokenizer):
     features = [
         {"input_ids": [5, 6], "labels": [-100, 6], "prompt_ids": [5], "note": "x"},
         {"input_ids": [7], "labels": [7], "prompt_ids": [7, 8], "note": "y"},
     ]
-    reading = InputSpec(tiny_tokenizer, "decoder", 32)
-    batch = Prompted(None).collate(features, reading)
+    spec = InputSpec(tiny_tokenizer, "decoder", 32)
+    batch = Prompted(None).collate(features, spec)
     pad = tiny_tokenizer.pad_token_id
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
         "input_ids": [[5, 6], [7, pad]], "attention_mask": [[1, 1], [1, 0]], "labels": [[-100, 6], [7, -100]],
@@ -50,7 +50,7 @@ def test_keys_are_padded_as_declared_and_notes_stay_behind(tiny_tokenizer):
     assert BaseTask(None).length({"input_ids": [[1], [2, 3]]}) == 2
 
 
-def test_windows_are_gathered_by_example():
+def test_features_are_grouped_by_example():
     features = [{"example": 0}, {"example": 0}, {"example": 1}]
     assert [[output for output, _ in pieces] for pieces in by_example("abc", features)] == [["a", "b"], ["c"]]
     assert [[output for output, _ in pieces] for pieces in by_example("ab", [{}, {}])] == [["a"], ["b"]]

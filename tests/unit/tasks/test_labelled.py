@@ -1,4 +1,4 @@
-"""Labelled rows: every one read, or the fault named with its file and row."""
+"""Labeled rows: all rows are read, or the error names the file and the row."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def write(path, texts, labels, more=None):
     elif path.suffix in (".jsonl", ".json"):
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     else:
-        plain = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if path.suffix == ".tsv" else {}
+        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if path.suffix == ".tsv" else {}
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["text", "label", "other"], **plain)
+            writer = csv.DictWriter(file, ["text", "label", "other"], **dialect)
             writer.writeheader()
             writer.writerows(rows)
     return path
@@ -44,81 +44,81 @@ def write(path, texts, labels, more=None):
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet", ".CSV"])
 def test_each_format_gives_the_same_rows(tmp_path, suffix):
     path = write(tmp_path / f"data{suffix}", TEXTS, LABELS)
-    found = read(path)
-    assert found.columns == {"text": TEXTS} and list(found.labels) == LABELS and found.source == str(path)
+    examples = read(path)
+    assert examples.columns == {"text": TEXTS} and list(examples.labels) == LABELS and examples.source == str(path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("labels", [[0, 1, 2], [True, False, True], [0.5, -1.0, 2.25], ["x", "y", "z"]])
 def test_labels_keep_their_type(tmp_path, suffix, labels):
-    found = read(write(tmp_path / f"data{suffix}", ["a", "b", "c"], labels))
-    assert list(found.labels) == labels and [type(v) for v in found.labels] == [type(v) for v in labels]
+    examples = read(write(tmp_path / f"data{suffix}", ["a", "b", "c"], labels))
+    assert list(examples.labels) == labels and [type(v) for v in examples.labels] == [type(v) for v in labels]
 
 
 def test_pairs_come_from_two_columns(tmp_path):
-    found = read(write(tmp_path / "d.csv", ["a", "b"], [0, 1]), ["text", "other"])
-    assert found.columns == {"text": ["a", "b"], "other": ["x", "x"]}
+    examples = read(write(tmp_path / "d.csv", ["a", "b"], [0, 1]), ["text", "other"])
+    assert examples.columns == {"text": ["a", "b"], "other": ["x", "x"]}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_long_files_and_texts_of_many_lines_are_read_whole(tmp_path, suffix):
+def test_long_files_and_texts_with_many_lines_are_read_completely(tmp_path, suffix):
     texts = [f'line one of {i}, long enough that blocks end inside\nline "two"\n\nend' for i in range(20_000)]
     texts[7] = "x" * 3_000_000
-    found = read(write(tmp_path / f"d{suffix}", texts, ["a", "b"] * 10_000))
-    assert found.columns["text"] == texts
+    examples = read(write(tmp_path / f"d{suffix}", texts, ["a", "b"] * 10_000))
+    assert examples.columns["text"] == texts
 
 
-def test_a_lone_quote_swallows_no_rows_of_a_tsv(tmp_path):
+def test_a_single_quote_character_swallows_no_rows_of_a_tsv(tmp_path):
     path = tmp_path / "d.tsv"
     path.write_text('text\tlabel\n"so he said\t1\nsecond\t0\nthe end"\t1\n')
-    found = read(path)
-    assert found.columns["text"] == ['"so he said', "second", 'the end"'] and found.labels == [1, 0, 1]
+    examples = read(path)
+    assert examples.columns["text"] == ['"so he said', "second", 'the end"'] and examples.labels == [1, 0, 1]
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_column_name(tmp_path):
     path = tmp_path / "d.csv"
     path.write_bytes("\ufefftext,label\na,1\n".encode())
     assert len(read(path)) == 1
 
 
-def refused(path, text=("text",), label="label") -> str:
+def error_of(path, text=("text",), label="label") -> str:
     with pytest.raises(DataError) as caught:
         read(path, text, label)
     assert str(path.name) in str(caught.value)
     return str(caught.value)
 
 
-def test_a_wrong_column_is_named_with_the_right_one(tmp_path):
+def test_a_wrong_column_name_gets_a_suggestion(tmp_path):
     path = write(tmp_path / "d.csv", ["a"], [1])
-    assert "has no column 'txt'; did you mean 'text'?" in refused(path, ["txt"])
-    message = refused(path, label="lable")
+    assert "has no column 'txt'; did you mean 'text'?" in error_of(path, ["txt"])
+    message = error_of(path, label="lable")
     assert "did you mean 'label'?" in message and "Its columns: text, label, other" in message
 
 
-def test_a_missing_file_is_named_with_its_neighbour(tmp_path):
+def test_a_wrong_file_name_gets_a_suggestion(tmp_path):
     write(tmp_path / "train.csv", ["a"], [1])
-    assert "did you mean 'train.csv'?" in refused(tmp_path / "trian.csv")
+    assert "did you mean 'train.csv'?" in error_of(tmp_path / "trian.csv")
 
 
 @pytest.mark.parametrize(
     ("suffix", "missing"),
     [(s, m) for s in (".csv", ".jsonl", ".parquet") for m in (None, "")] + [(".csv", math.nan), (".parquet", math.nan)],
 )
-def test_a_row_without_a_label_is_named(tmp_path, suffix, missing):
+def test_a_missing_label_is_reported_with_its_row(tmp_path, suffix, missing):
     others = [1.0, 2.0] if isinstance(missing, float) else ["a", "b"]
     path = write(tmp_path / f"d{suffix}", ["a", "b", "c"], [others[0], missing, others[1]])
-    assert "row 2, column 'label' holds nothing" in refused(path)
+    assert "row 2, column 'label' is empty" in error_of(path)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_row_without_a_text_or_with_another_type_is_named(tmp_path, suffix):
-    assert "row 3, column 'text' holds nothing" in refused(write(tmp_path / f"d{suffix}", ["a", "b", None], [1, 2, 3]))
-    assert "row 1, column 'text' holds a int, 5" in refused(write(tmp_path / f"e{suffix}", [5, 6], [1, 2]))
+def test_a_missing_text_and_a_wrong_type_are_reported_with_their_rows(tmp_path, suffix):
+    assert "row 3, column 'text' is empty" in error_of(write(tmp_path / f"d{suffix}", ["a", "b", None], [1, 2, 3]))
+    assert "row 1, column 'text' is a int: 5" in error_of(write(tmp_path / f"e{suffix}", [5, 6], [1, 2]))
 
 
 @pytest.mark.parametrize("label", [["a"], {"a": 1}, datetime.date(2024, 1, 1), b"x"])
-def test_a_label_that_is_neither_word_nor_number_is_refused(tmp_path, label):
-    assert "Every row needs a label: a word or a number" in refused(
+def test_a_label_that_is_neither_word_nor_number_is_rejected(tmp_path, label):
+    assert "Every row needs a label: a word or a number" in error_of(
         write(tmp_path / "d.parquet", ["a", "b"], [label] * 2)
     )
 
@@ -132,9 +132,9 @@ def test_a_label_that_is_neither_word_nor_number_is_refused(tmp_path, label):
         ("d", b"text,label\na,1\n"),
     ],
 )  # fmt: skip
-def test_a_broken_file_is_an_error_for_a_person(tmp_path, name, content):
+def test_a_broken_file_gives_a_data_error(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    refused(tmp_path / name)
+    error_of(tmp_path / name)
 
 
 def numbered(count: int) -> Examples:
@@ -143,32 +143,32 @@ def numbered(count: int) -> Examples:
 
 @given(st.integers(1, 60), st.integers(1, 80), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=50)
-def test_chosen_rows_are_a_pure_function_of_the_seed(size, count, seed):
+def test_sampled_rows_are_a_pure_function_of_the_seed(size, count, seed):
     whole = numbered(size)
-    chosen = labelled.choose(whole, count, seed, "labels")
-    assert chosen == labelled.choose(whole, count, seed, "labels")
-    assert len(set(chosen.labels)) == len(chosen) == min(size, count)
-    assert [f"t{label}" for label in chosen.labels] == chosen.columns["text"]
+    sample = labelled.sample_rows(whole, count, seed, "labels")
+    assert sample == labelled.sample_rows(whole, count, seed, "labels")
+    assert len(set(sample.labels)) == len(sample) == min(size, count)
+    assert [f"t{label}" for label in sample.labels] == sample.columns["text"]
 
 
-def test_seeds_choose_other_rows_and_more_rows_hold_the_fewer():
+def test_seeds_sample_different_rows_and_larger_samples_contain_smaller_ones():
     whole = numbered(1000)
-    few, many = (labelled.choose(whole, n, 3, "labels").labels for n in (20, 50))
-    assert many[:20] == few, "a larger number of labels should add to the smaller"
-    assert set(labelled.choose(whole, 20, 4, "labels").labels) != set(few)
-    assert labelled.choose(whole, None, 0, "labels") is whole
+    few, many = (labelled.sample_rows(whole, n, 3, "labels").labels for n in (20, 50))
+    assert many[:20] == few
+    assert set(labelled.sample_rows(whole, 20, 4, "labels").labels) != set(few)
+    assert labelled.sample_rows(whole, None, 0, "labels") is whole
 
 
-def test_some_test_rows_are_spread_and_in_order():
+def test_a_subset_of_test_rows_is_spread_and_in_order():
     whole = numbered(1000)
-    chosen = labelled.some(whole, 50).labels
-    assert chosen == sorted(set(chosen)) and len(chosen) == 50 and chosen[10] > 50
-    assert labelled.some(whole, 1000) is whole and labelled.some(whole, None) is whole
+    labels = labelled.fixed_subset(whole, 50).labels
+    assert labels == sorted(set(labels)) and len(labels) == 50 and labels[10] > 50
+    assert labelled.fixed_subset(whole, 1000) is whole and labelled.fixed_subset(whole, None) is whole
 
 
 @given(st.integers(2, 80), st.data())
 @settings(deadline=None, max_examples=50)
-def test_rows_split_off_are_taken_out(size, data):
+def test_a_split_is_a_partition(size, data):
     count = data.draw(st.integers(1, size - 1))
     rest, held_out = labelled.split_off(numbered(size), count)
     assert len(held_out) == count and sorted([*rest.labels, *held_out.labels]) == list(range(size))
@@ -176,6 +176,6 @@ def test_rows_split_off_are_taken_out(size, data):
 
 
 @pytest.mark.parametrize("count", [-1, 0, 5, 6])
-def test_a_split_that_leaves_nothing_is_refused(count):
-    with pytest.raises(DataError, match=rf"asks for {count} rows of d\.csv, which has 5"):
+def test_a_split_with_an_empty_part_is_rejected(count):
+    with pytest.raises(DataError, match=rf"data\.validation is {count}, but d\.csv has 5 rows"):
         labelled.split_off(numbered(5), count)

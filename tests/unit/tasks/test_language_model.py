@@ -1,4 +1,4 @@
-"""Language modelling as a task: every token predicted once, and what it cost."""
+"""Language modeling as a task: every token is predicted once, and the nats are correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Co
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
 from headstart.evaluation import metrics
-from headstart.stages.finetune.cell import predict
+from headstart.stages.finetune.learner import predict
 from headstart.tasks.language_model import LanguageModel
 
 FAMILIES = ["encoder", "decoder", "encoder-decoder"]
@@ -61,61 +61,61 @@ def test_every_token_is_predicted_once(family, settings, max_length, rows, tiny_
         assert sum(piece["bytes"] for piece in pieces) == len(text.encode())
 
 
-def test_a_label_is_never_shown_where_it_is_predicted(rows, tiny_tokenizer):
+def test_the_model_never_reads_the_token_that_it_predicts(rows, tiny_tokenizer):
     for feature in task_of(passes=4).encode(rows, InputSpec(tiny_tokenizer, "encoder", 64)):
-        hidden = [label != -100 for label in feature["labels"]]
-        assert [token == tiny_tokenizer.mask_token_id for token in feature["input_ids"]] == hidden
+        masked = [label != -100 for label in feature["labels"]]
+        assert [token == tiny_tokenizer.mask_token_id for token in feature["input_ids"]] == masked
     for feature in task_of().encode(rows, InputSpec(tiny_tokenizer, "decoder", 64)):
-        assert feature["input_ids"][1:] == feature["labels"][:-1], "a decoder's label is the token that comes next"
+        assert feature["input_ids"][1:] == feature["labels"][:-1], "a decoder's label is the next token"
 
 
-def test_a_decoder_costs_what_its_probabilities_say(models, rows, tiny_tokenizer):
-    task, reading, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 200), models["decoder"]
-    found = predict(model, task, task.encode(rows, reading), reading)
-    for text, cost in zip(rows.columns["text"], found, strict=True):
+def test_a_decoders_nats_are_its_log_probabilities(models, rows, tiny_tokenizer):
+    task, spec, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 200), models["decoder"]
+    predictions = predict(model, task, task.encode(rows, spec), spec)
+    for text, prediction in zip(rows.columns["text"], predictions, strict=True):
         ids = torch.tensor([tiny_tokenizer(text)["input_ids"][:-1]])
         with torch.no_grad():
-            chances = model(ids).logits[0, :-1].log_softmax(-1)
-        by_hand = -chances.gather(1, ids[0, 1:, None]).sum().item()
-        assert cost == {
-            "nats": pytest.approx(by_hand, rel=1e-4),
+            log_probs = model(ids).logits[0, :-1].log_softmax(-1)
+        expected = -log_probs.gather(1, ids[0, 1:, None]).sum().item()
+        assert prediction == {
+            "nats": pytest.approx(expected, rel=1e-4),
             "tokens": ids.shape[1] - 1,
             "bytes": len(text.encode()),
         }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_model_without_a_clue_hesitates_among_the_whole_vocabulary(family, models, rows, tiny_tokenizer, monkeypatch):
+def test_the_perplexity_of_a_uniform_model_is_the_vocabulary_size(family, models, rows, tiny_tokenizer, monkeypatch):
     model, task = models[family], task_of(overlap=3)
     head = model.get_output_embeddings()
     bias = getattr(head, "bias", None)
     monkeypatch.setattr(head, "forward", lambda states: states.new_zeros(*states.shape[:-1], len(tiny_tokenizer)))
-    reading = InputSpec(tiny_tokenizer, family, 16)
-    found = predict(model, task, task.encode(rows, reading), reading)
+    spec = InputSpec(tiny_tokenizer, family, 16)
+    predictions = predict(model, task, task.encode(rows, spec), spec)
     assert bias is None or bias.shape == (len(tiny_tokenizer),)
-    scores = metrics.compute(task.metrics(), rows.labels, found)
+    scores = metrics.compute(task.metrics(), rows.labels, predictions)
     assert scores["perplexity"] == pytest.approx(len(tiny_tokenizer), rel=1e-4)
-    tokens, size = (sum(cost[unit] for cost in found) for unit in ("tokens", "bytes"))
+    tokens, size = (sum(prediction[unit] for prediction in predictions) for unit in ("tokens", "bytes"))
     assert scores["bits_per_byte"] == pytest.approx(math.log2(len(tiny_tokenizer)) * tokens / size, rel=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_text_costs_nothing(family, models, tiny_tokenizer):
-    task, reading = task_of(), InputSpec(tiny_tokenizer, family, 32)
+def test_an_empty_text_has_zero_nats(family, models, tiny_tokenizer):
+    task, spec = task_of(), InputSpec(tiny_tokenizer, family, 32)
     rows = Examples({"text": ["", "In the beginning"]}, [None] * 2, "rows")
-    empty, full = predict(models[family], task, task.encode(rows, reading), reading)
+    empty, full = predict(models[family], task, task.encode(rows, spec), spec)
     assert empty == {"nats": 0.0, "tokens": 0, "bytes": 0} and full["nats"] > 0
 
 
-def test_logits_in_parts_give_the_same(models, rows, tiny_tokenizer, monkeypatch):
-    task, reading, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 64), models["decoder"]
-    features = task.encode(rows, reading)
-    whole = predict(model, task, features, reading)
-    monkeypatch.setattr("headstart.tasks.language_model._LOGITS_TOGETHER", 1)
-    for one, other in zip(predict(model, task, features, reading), whole, strict=True):
+def test_chunked_logits_give_the_same_nats(models, rows, tiny_tokenizer, monkeypatch):
+    task, spec, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 64), models["decoder"]
+    features = task.encode(rows, spec)
+    whole = predict(model, task, features, spec)
+    monkeypatch.setattr("headstart.tasks.language_model._MAX_LOGITS", 1)
+    for one, other in zip(predict(model, task, features, spec), whole, strict=True):
         assert one == {**other, "nats": pytest.approx(other["nats"], rel=1e-5)}
 
 
-def test_an_overlap_must_leave_room(rows, tiny_tokenizer):
-    with pytest.raises(RecipeError, match=r"task\.overlap is 40, and training\.max_length leaves"):
+def test_the_overlap_must_be_shorter_than_a_window(rows, tiny_tokenizer):
+    with pytest.raises(RecipeError, match=r"task\.overlap is 40, but training\.max_length leaves"):
         task_of(overlap=40).encode(rows, InputSpec(tiny_tokenizer, "decoder", 32))

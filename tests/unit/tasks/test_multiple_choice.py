@@ -1,4 +1,4 @@
-"""Several answers to choose from: as many numbers as choices, however many those are."""
+"""Multiple choice: one score per choice, for any number of choices."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ def test_each_choice_is_read_with_the_question(tiny_tokenizer):
     assert [feature["labels"] for feature in features] == [0, 1]
 
 
-def test_choices_may_stand_in_columns_of_their_own(tiny_tokenizer):
-    task, reading = (
+def test_each_choice_may_have_its_own_column(tiny_tokenizer):
+    task, spec = (
         task_of(question="goal", choices=["sol1", "sol2"], answer="label"),
         InputSpec(tiny_tokenizer, "encoder", 32),
     )
     rows = Examples({"goal": ["In the"], "sol1": ["beginning"], "sol2": ["end"]}, [1])
     other = Examples({"question": ["In the"], "choices": [["beginning", "end"]]}, [1])
-    assert task.encode(rows, reading) == task_of().encode(other, reading)
+    assert task.encode(rows, spec) == task_of().encode(other, spec)
     assert [column.name for column in task.columns("test")] == ["goal", "sol1", "sol2", "label"]
     toys = task.toy_examples(["In the beginning", "God created the heaven"])
-    assert all(len(feature["input_ids"]) == 2 for feature in task.encode(toys, reading))
+    assert all(len(feature["input_ids"]) == 2 for feature in task.encode(toys, spec))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "deberta-v2", "albert", "electra"])
-def test_every_encoder_has_the_head_and_gaps_are_not_computed(kind, checkpoint):
+def test_every_encoder_has_the_head_and_padding_choices_are_not_computed(kind, checkpoint):
     task = task_of()
     source = CheckpointFolder(checkpoint(kind), task, 0)
-    reading, model = source.reading(32), source.pretrained().eval()
-    features = task.encode(RAGGED, reading)
-    batch = task.collate(features, reading)
-    seen = []
+    spec, model = source.input_spec(32), source.pretrained().eval()
+    features = task.encode(RAGGED, spec)
+    batch = task.collate(features, spec)
+    batch_sizes = []
     handle = model.base_model.register_forward_pre_hook(
-        lambda _, args, named: seen.append(len(args[0] if args else named["input_ids"])), with_kwargs=True
+        lambda _, args, named: batch_sizes.append(len(args[0] if args else named["input_ids"])), with_kwargs=True
     )
     with torch.no_grad():
-        found = task.logits(model, batch)
+        logits = task.logits(model, batch)
         handle.remove()
-        alone = [task.logits(model, task.collate([feature], reading))[0] for feature in features]
-    assert seen == [5], "three choices and two"
-    assert found.shape == (2, 3) and found[1, 2] == float("-inf")
-    torch.testing.assert_close(found[0], alone[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(found[1, :2], alone[1], atol=1e-5, rtol=1e-4)
-    expected = -torch.log_softmax(found[0], 0)[0] - torch.log_softmax(found[1, :2], 0)[1]
+        alone = [task.logits(model, task.collate([feature], spec))[0] for feature in features]
+    assert batch_sizes == [5], "three choices and two"
+    assert logits.shape == (2, 3) and logits[1, 2] == float("-inf")
+    torch.testing.assert_close(logits[0], alone[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logits[1, :2], alone[1], atol=1e-5, rtol=1e-4)
+    expected = -torch.log_softmax(logits[0], 0)[0] - torch.log_softmax(logits[1, :2], 0)[1]
     assert task.loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
     outputs = task.predict(model, batch)
     assert [len(row) for row in outputs] == [3, 2]
-    assert task.decode(outputs, features, reading) == [int(np.argmax(row)) for row in outputs]
+    assert task.decode(outputs, features, spec) == [int(np.argmax(row)) for row in outputs]
 
 
-def test_gaps_leave_gradients_finite(checkpoint):
+def test_gradients_are_finite_with_padding_choices(checkpoint):
     task = task_of()
     source = CheckpointFolder(checkpoint("bert"), task, 0)
-    model, reading = source.pretrained(), source.reading(32)
-    task.loss(model, task.collate(task.encode(RAGGED, reading), reading)).backward()
+    model, spec = source.pretrained(), source.input_spec(32)
+    task.loss(model, task.collate(task.encode(RAGGED, spec), spec)).backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert gradients and all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_an_answer_that_is_no_choice_is_named_with_its_row(tiny_tokenizer):
-    with pytest.raises(DataError, match=r"d\.jsonl, row 2 has the answer 2 and 2 choices"):
+def test_an_answer_out_of_range_is_reported_with_its_row(tiny_tokenizer):
+    with pytest.raises(DataError, match=r"d\.jsonl, row 2 has the answer 2, but only 2 choices"):
         task_of().encode(Examples(RAGGED.columns, [0, 2], "d.jsonl"), InputSpec(tiny_tokenizer, "encoder", 32))
 
 
@@ -89,5 +89,5 @@ def test_an_answer_that_is_no_choice_is_named_with_its_row(tiny_tokenizer):
         (2, 0, True), (2, -1, False), (2, True, False), (2, "A", False),
     ],
 )  # fmt: skip
-def test_what_the_columns_hold(column, value, fits):
+def test_columns_check_their_values(column, value, fits):
     assert task_of().columns("train")[column].kind.fits(value) is fits

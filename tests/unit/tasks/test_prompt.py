@@ -1,4 +1,4 @@
-"""Prompting: templates, what is shown, how words are scored, and what calibration takes away."""
+"""Prompting: templates, examples, word scores and calibration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError, RecipeError
-from headstart.stages.finetune.cell import predict
+from headstart.stages.finetune.learner import predict
 from headstart.tasks.prompt import Prompt
 from headstart.tasks.template import Template
 
@@ -42,14 +42,14 @@ def encoder(checkpoint):
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{text}", r"lacks \{label\}"),
-        ("It was {label}", r"lacks \{text\}"),
+        ("{text}", r"has no \{label\}"),
+        ("It was {label}", r"has no \{text\}"),
         ("{text} {label} {label}", r"has \{label\} twice"),
-        ("{text} {lable}", r"names \{lable\}"),
-        ("{text} {label", "cannot be read"),
+        ("{text} {lable}", r"has the unknown field \{lable\}"),
+        ("{text} {label", "cannot be parsed"),
     ],
 )
-def test_a_template_that_does_not_fit_is_told_at_once(template, fault):
+def test_a_wrong_template_is_rejected(template, fault):
     with pytest.raises(ValidationError, match=fault):
         task_of(template=template)
 
@@ -60,36 +60,36 @@ def test_a_template_is_filled_around_the_label():
     assert template.written(["One", "two"], "Yes") == "One? Yes, two {so}."
 
 
-def test_a_decoder_wants_the_label_last(tiny_tokenizer):
-    with pytest.raises(RecipeError, match=r"goes on after \{label\}.*Put \{label\} last"):
+def test_a_decoder_needs_the_label_last(tiny_tokenizer):
+    with pytest.raises(RecipeError, match=r"has text after \{label\}.*Put \{label\} last"):
         task_of(template="It was {label}: {text}").encode(rows("a"), InputSpec(tiny_tokenizer, "decoder", 64))
 
 
-def test_words_are_known_by_their_labels():
+def test_words_belong_to_labels_of_any_type():
     assert task_of(words={"good": "great", "bad": "awful"})._word("good") == "great"
     numbers = Examples({"text": ["a", "b"]}, [0, 1], "n.csv")
     assert task_of(numbers, words={0: "no", 1: "yes"})._word(1) == "yes"
-    with pytest.raises(DataError, match=r"task\.words has a word for 'fine', which no row of train\.csv has"):
+    with pytest.raises(DataError, match=r"task\.words has a word for 'fine', but no row of train\.csv has"):
         task_of(words={"fine": "great"})
 
 
-def test_the_seed_draws_and_orders_what_is_shown():
+def test_the_seed_selects_and_orders_the_examples():
     task = task_of(shots=4)
     shown = []
     for seed in (0, 0, 1):
         task.show(TRAIN, seed)
         shown.append(task.shown)
     assert shown[0] == shown[1] != shown[2]
-    assert all(len({text for text, _ in some}) == 4 for some in shown)
+    assert all(len({text for text, _ in examples}) == 4 for examples in shown)
     task.show(TRAIN.take(range(4)), 0)
     first = task.shown
     task.show(TRAIN.take(range(4)), 1)
     assert sorted(first) == sorted(task.shown) and first != task.shown, "the same rows, in another order"
-    with pytest.raises(DataError, match=r"task\.shots is 4, and there are 3 training rows"):
+    with pytest.raises(DataError, match=r"task\.shots is 4, but there are only 3 training rows"):
         task.show(TRAIN.take(range(3)), 0)
 
 
-def test_what_is_shown_stands_before_the_question(tiny_tokenizer):
+def test_the_examples_come_before_the_question(tiny_tokenizer):
     task = task_of(shots=2, template="{text} is {label}", between=" . ")
     (feature, *_) = task.encode(rows("the sea"), InputSpec(tiny_tokenizer, "decoder", 64))
     (one, first), (other, second) = task.shown
@@ -100,77 +100,77 @@ def test_what_is_shown_stands_before_the_question(tiny_tokenizer):
 
 @pytest.mark.parametrize("words", [{"good": "and", "bad": "the"}, {"good": "and", "bad": "firmament of heaven"}])
 def test_a_decoders_score_is_the_probability_of_the_word(words, decoder, tiny_tokenizer):
-    """One token or several: the sum of the log-probabilities of its tokens after the prompt."""
-    task, reading = task_of(words=words), InputSpec(tiny_tokenizer, "decoder", 64)
-    features = task.encode(rows("And God said"), reading)
+    """The sum of the log-probabilities of its tokens after the prompt."""
+    task, spec = task_of(words=words), InputSpec(tiny_tokenizer, "decoder", 64)
+    features = task.encode(rows("And God said"), spec)
     with torch.no_grad():
-        outputs = task.predict(decoder, task.collate(features, reading))
+        outputs = task.predict(decoder, task.collate(features, spec))
     scores = np.zeros(2)
     for output, feature in zip(outputs, features, strict=True):
         scores[feature["words"]] = output
-    for place, label in enumerate(task.labels):
+    for i, label in enumerate(task.labels):
         prompt, whole = (
             tiny_tokenizer(f"And God said\nLabel:{word}")["input_ids"][:-1] for word in ("", f" {words[label]}")
         )
         with torch.no_grad():
-            chances = decoder(torch.tensor([whole])).logits[0].log_softmax(-1)
-        by_hand = sum(chances[i - 1, whole[i]].item() for i in range(len(prompt), len(whole)))
-        assert scores[place] == pytest.approx(by_hand, rel=1e-4)
+            log_probs = decoder(torch.tensor([whole])).logits[0].log_softmax(-1)
+        expected = sum(log_probs[j - 1, whole[j]].item() for j in range(len(prompt), len(whole)))
+        assert scores[i] == pytest.approx(expected, rel=1e-4)
 
 
-def test_words_of_one_token_share_a_pass(tiny_tokenizer):
-    reading = InputSpec(tiny_tokenizer, "decoder", 64)
-    assert len(task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), reading)) == 1
+def test_words_of_one_token_share_a_forward_pass(tiny_tokenizer):
+    spec = InputSpec(tiny_tokenizer, "decoder", 64)
+    assert len(task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), spec)) == 1
     cloze = InputSpec(tiny_tokenizer, "encoder", 64)
     (feature,) = task_of(words={"good": "and", "bad": "the"}).encode(rows("a"), cloze)
     assert feature["input_ids"].count(tiny_tokenizer.mask_token_id) == 1 and len(feature["targets"]) == 2
 
 
-def test_an_encoders_score_is_that_of_the_masks(encoder, tiny_tokenizer):
+def test_an_encoders_score_is_the_probability_at_the_mask(encoder, tiny_tokenizer):
     task = task_of(words={"good": "and", "bad": "the"}, template="It was {label}: {text}")
-    reading = InputSpec(tiny_tokenizer, "encoder", 64)
-    (feature,) = task.encode(rows("And God said"), reading)
+    spec = InputSpec(tiny_tokenizer, "encoder", 64)
+    (feature,) = task.encode(rows("And God said"), spec)
     with torch.no_grad():
-        (output,) = task.predict(encoder, task.collate([feature], reading))
+        (output,) = task.predict(encoder, task.collate([feature], spec))
         ids = torch.tensor([tiny_tokenizer("It was [MASK]: And God said")["input_ids"]])
-        chances = encoder(ids).logits[0, ids[0] == tiny_tokenizer.mask_token_id].log_softmax(-1)
-    wanted = [chances[0, tiny_tokenizer.convert_tokens_to_ids(task._word(label))].item() for label in task.labels]
-    assert feature["input_ids"] == ids[0].tolist() and output == pytest.approx(wanted, rel=1e-4)
+        log_probs = encoder(ids).logits[0, ids[0] == tiny_tokenizer.mask_token_id].log_softmax(-1)
+    expected = [log_probs[0, tiny_tokenizer.convert_tokens_to_ids(task._word(label))].item() for label in task.labels]
+    assert feature["input_ids"] == ids[0].tolist() and output == pytest.approx(expected, rel=1e-4)
 
 
-def test_examples_read_once_give_the_same_scores(decoder, tiny_tokenizer, monkeypatch):
+def test_a_cached_prefix_gives_the_same_scores(decoder, tiny_tokenizer, monkeypatch):
     task = task_of(shots=6, words={"good": "and", "bad": "the"})
-    reading = InputSpec(tiny_tokenizer, "decoder", 128)
-    batch = task.collate(task.encode(rows("the sea", "the dry land was called earth", "a"), reading), reading)
+    spec = InputSpec(tiny_tokenizer, "decoder", 128)
+    batch = task.collate(task.encode(rows("the sea", "the dry land was called earth", "a"), spec), spec)
     calls: list[int] = []
     decoder.register_forward_pre_hook(lambda *_: calls.append(1))
     with torch.no_grad():
-        together = task.predict(decoder, batch)
-        assert len(calls) == 2, "what all begin with is read by a pass of its own"
-        monkeypatch.setattr("headstart.tasks.word_scores._WORTH_SHARING", 10**6)
-        apart = task.predict(decoder, batch)
-    assert all(one == pytest.approx(other, rel=1e-4) for one, other in zip(together, apart, strict=True))
+        cached = task.predict(decoder, batch)
+        assert len(calls) == 2, "the shared prefix has its own forward pass"
+        monkeypatch.setattr("headstart.tasks.word_scores._MIN_SHARED_PREFIX", 10**6)
+        expected = task.predict(decoder, batch)
+    assert all(one == pytest.approx(other, rel=1e-4) for one, other in zip(cached, expected, strict=True))
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder"])
-def test_calibration_takes_a_bias_away(family, decoder, encoder, tiny_tokenizer, monkeypatch):
-    """A head that always prefers one word says nothing; divided by what it says to nothing, both words are alike."""
-    model, reading = {"decoder": decoder, "encoder": encoder}[family], InputSpec(tiny_tokenizer, family, 64)
+def test_calibration_removes_a_bias(family, decoder, encoder, tiny_tokenizer, monkeypatch):
+    """A head that always prefers one word also prefers it for content-free prompts, so calibration cancels it."""
+    model, spec = {"decoder": decoder, "encoder": encoder}[family], InputSpec(tiny_tokenizer, family, 64)
     preferred = tiny_tokenizer.convert_tokens_to_ids("and")
     head = model.get_output_embeddings()
-    before = head.forward
-    push = torch.zeros(len(tiny_tokenizer)).index_fill_(0, torch.tensor(preferred), 50.0)
-    monkeypatch.setattr(head, "forward", lambda states: before(states) + push)
+    forward = head.forward
+    bias = torch.zeros(len(tiny_tokenizer)).index_fill_(0, torch.tensor(preferred), 50.0)
+    monkeypatch.setattr(head, "forward", lambda states: forward(states) + bias)
     texts = rows("the sea", "the dry land", "a lamb", "fire came down", "seven days", "the king of")
-    found = {}
+    predictions = {}
     for calibrate in (False, True):
         task = task_of(words={"good": "and", "bad": "the"}, calibrate=calibrate)
-        found[calibrate] = predict(model, task, task.encode(texts, reading), reading)
-    assert set(found[False]) == {"good"}
-    assert len(found[True]) == 6 and (family == "encoder" or set(found[True]) == {"good", "bad"})
+        predictions[calibrate] = predict(model, task, task.encode(texts, spec), spec)
+    assert set(predictions[False]) == {"good"}
+    assert len(predictions[True]) == 6 and (family == "encoder" or set(predictions[True]) == {"good", "bad"})
 
 
-def test_a_long_text_is_cut_and_the_question_stays(tiny_tokenizer):
+def test_a_long_text_is_truncated_and_the_template_is_not(tiny_tokenizer):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
     for family in ("decoder", "encoder"):
         (feature,) = task.encode(rows("the sea and " * 100), InputSpec(tiny_tokenizer, family, 32))
@@ -178,25 +178,25 @@ def test_a_long_text_is_cut_and_the_question_stays(tiny_tokenizer):
         assert "It was" in tiny_tokenizer.decode(feature["input_ids"])
 
 
-def test_examples_that_leave_no_room_are_refused(tiny_tokenizer):
-    with pytest.raises(DataError, match=r"a prompt takes \d+ tokens.*training\.max_length is 16.*lower task\.shots"):
+def test_examples_beyond_max_length_are_rejected(tiny_tokenizer):
+    with pytest.raises(DataError, match=r"examples take \d+ tokens.*training\.max_length is 16.*lower task\.shots"):
         task_of(shots=8).encode(rows("the sea"), InputSpec(tiny_tokenizer, "decoder", 16))
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", ["good " * 12 + "😀", "😀" * 30])
-def test_a_character_of_several_tokens_is_cut_too(text, tiny_tokenizers):
+def test_a_character_of_several_tokens_is_truncated_too(text, tiny_tokenizers):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} It was {label}")
     (feature,) = task.encode(rows(text), InputSpec(tiny_tokenizers["bpe"], "decoder", 24))
     assert len(feature["input_ids"]) <= 24
 
 
-def test_a_decoder_is_asked_after_one_token_at_least(tiny_tokenizers):
+def test_a_decoders_prompt_has_at_least_one_token(tiny_tokenizers):
     task = task_of(words={"good": "and", "bad": "the"}, template="{text} {label}")
     (feature, *_) = task.encode(rows(""), InputSpec(tiny_tokenizers["bpe"], "decoder", 24))
-    assert feature["input_ids"] and all(place >= 0 for places in feature["places"] for place in places)
+    assert feature["input_ids"] and all(i >= 0 for positions in feature["positions"] for i in positions)
 
 
-def test_one_word_for_two_labels_tells_nothing():
-    with pytest.raises(ValidationError, match="one word for two labels"):
+def test_one_word_for_two_labels_is_rejected():
+    with pytest.raises(ValidationError, match="same word for two labels"):
         task_of(words={"good": "fine", "bad": " fine"})

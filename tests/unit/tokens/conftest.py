@@ -1,4 +1,4 @@
-"""Text of our own making, and one tokenizer of each kind trained on it."""
+"""Synthetic text, and one tokenizer of each kind trained on it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ KINDS = ("wordpiece", "bpe", "unigram")
 _SYLLABLES = [a + b for a in ("b", "d", "gr", "k", "l", "m", "n", "s", "st", "tr") for b in "aeiou"]
 
 
-def made_up_texts(count: int) -> list[str]:
-    """Return texts of made-up words with a word distribution that is steep, as in language."""
-    chance = generator(0, 0, 0, "test texts")
-    words = ["".join(chance.choice(_SYLLABLES, size=chance.integers(1, 4))) for _ in range(800)]
+def synthetic_texts(count: int) -> list[str]:
+    """Return texts of synthetic words whose frequencies fall steeply, as in natural language."""
+    rng = generator(0, 0, 0, "test texts")
+    words = ["".join(rng.choice(_SYLLABLES, size=rng.integers(1, 4))) for _ in range(800)]
     texts = []
     for _ in range(count):
-        picks = [words[int(800 * chance.random() ** 3)] for _ in range(60)]
+        picks = [words[int(800 * rng.random() ** 3)] for _ in range(60)]
         sentences = [" ".join(picks[i : i + 10]).capitalize() + "." for i in range(0, 60, 10)]
         texts.append(" ".join(sentences[:3]) + "\n" + " ".join(sentences[3:]))
     return texts
@@ -26,7 +26,7 @@ def made_up_texts(count: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
-    return made_up_texts(300)
+    return synthetic_texts(300)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Texts on all cores: processes of their own give what one process gives, and leave nothing behind."""
+"""A pool of processes encodes to the same bytes as one process, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headstart.core.errors import DataError
 from headstart.tokens import encoders, shards
 
 
-def written(folder: Path) -> dict[str, bytes]:
+def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_processes_write_the_same_bytes(
+def test_a_pool_writes_the_same_bytes(
     tokenizers: dict[str, PreTrainedTokenizerFast],
     texts: list[str],
     tmp_path: Path,
@@ -27,23 +27,25 @@ def test_processes_write_the_same_bytes(
 ) -> None:
     documents = [Document(f"t:{i}", text) for i, text in enumerate(texts)]
     shards.write(documents, tokenizers["wordpiece"], tmp_path / "one", batch_characters=500)
-    monkeypatch.setattr(encoders, "FEW_CHARACTERS", 1)
-    monkeypatch.setattr(encoders, "_processes", lambda: 2)
-    asked: list[int] = []
-    before = encoders._in_processes
-    monkeypatch.setattr(
-        encoders, "_in_processes", lambda batches, *rest: before((asked.append(len(b)) or b for b in batches), *rest)
-    )
+    monkeypatch.setattr(encoders, "POOL_THRESHOLD_CHARACTERS", 1)
+    monkeypatch.setattr(encoders, "_worker_count", lambda: 2)
+    sizes: list[int] = []
+    encode_in_pool = encoders._encode_in_pool
+
+    def counted(batches, *rest):
+        return encode_in_pool((sizes.append(len(batch)) or batch for batch in batches), *rest)
+
+    monkeypatch.setattr(encoders, "_encode_in_pool", counted)
     shards.write(documents, tokenizers["wordpiece"], tmp_path / "several", batch_characters=500)
-    assert len(asked) > 4
-    assert written(tmp_path / "one") == written(tmp_path / "several")
+    assert len(sizes) > 4
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "several")
 
 
-def test_processes_end_with_an_error_of_the_reader(
+def test_the_pool_ends_when_the_reader_fails(
     tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoders, "FEW_CHARACTERS", 1)
-    monkeypatch.setattr(encoders, "_processes", lambda: 2)
+    monkeypatch.setattr(encoders, "POOL_THRESHOLD_CHARACTERS", 1)
+    monkeypatch.setattr(encoders, "_worker_count", lambda: 2)
 
     def documents() -> object:
         yield from (Document("t", text) for text in texts)
@@ -63,9 +65,9 @@ def test_a_script_without_a_main_guard_is_run_once(
         "from pathlib import Path\n"
         "from headstart.tokens import encoders\n"
         "print('once')\n"
-        "encoders.FEW_CHARACTERS, encoders._processes = 1, lambda: 2\n"
+        "encoders.POOL_THRESHOLD_CHARACTERS, encoders._worker_count = 1, lambda: 2\n"
         "tokenizer = Path(__file__).with_name('tokenizer.json').read_text(encoding='utf-8')\n"
-        "print(sum(len(found.ids) for found in encoders.encoded([['bada kamo'] * 9] * 9, tokenizer)) > 80)\n",
+        "print(sum(len(batch.ids) for batch in encoders.encode_batches([['bada kamo'] * 9] * 9, tokenizer)) > 80)\n",
         encoding="utf-8",
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""A ready tokenizer learns a domain's words: real tokens, fewer of them, and nothing forgotten."""
+"""An extended tokenizer: new entries of the model, fewer tokens per text, and unchanged old ids."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ TERMS = ["Cardiomyopathy", "immunoglobulin", "thrombocytopenia", "bradycardia", 
 
 @pytest.fixture(scope="module")
 def domain(verses: list[str]) -> list[str]:
-    """Real text with words that no verse has, as often as words of a domain are in its text."""
+    """Real text with words that occur in no verse, at the frequency of domain terms."""
     return [f"{verse} The {TERMS[n % 5]} of {TERMS[n % 3]}, and {TERMS[0]}." for n, verse in enumerate(verses[:600])]
 
 
 @pytest.fixture(scope="module")
 def extended(tiny_tokenizers, domain, tmp_path_factory):
-    made = {}
+    tokenizers = {}
     for kind in KINDS:
         folder = tmp_path_factory.mktemp(kind)
         pieces = extend(copy.deepcopy(tiny_tokenizers[kind]), domain, 60, folder)
-        made[kind] = (AutoTokenizer.from_pretrained(str(folder)), pieces, folder)
-    return made
+        tokenizers[kind] = (AutoTokenizer.from_pretrained(str(folder)), pieces, folder)
+    return tokenizers
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fewer_tokens_a_word_and_the_terms_whole(kind, tiny_tokenizers, extended, domain):
+def test_fewer_tokens_per_word_and_one_per_term(kind, tiny_tokenizers, extended, domain):
     before, (after, pieces, _) = tiny_tokenizers[kind], extended[kind]
     assert len(after) == len(before) + 60 == len(before) + len(pieces)
     words = sum(len(text.split()) for text in domain)
@@ -48,33 +48,33 @@ def test_fewer_tokens_a_word_and_the_terms_whole(kind, tiny_tokenizers, extended
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pieces_are_what_wrote_the_token_before(kind, tiny_tokenizers, extended):
+def test_the_pieces_encoded_the_token_before(kind, tiny_tokenizers, extended):
     before, (after, pieces, folder) = tiny_tokenizers[kind], extended[kind]
     assert sorted(pieces) == list(range(len(before), len(after))) and load_pieces(folder) == pieces
-    for token, written in pieces.items():
-        assert len(written) > 1 and max(written) < len(before)
-        texts = [before.decode(written), after.decode([token])]
-        assert texts[0].strip() == texts[1].strip(), "both spell the same"
+    for token, old_ids in pieces.items():
+        assert len(old_ids) > 1 and max(old_ids) < len(before)
+        texts = [before.decode(old_ids), after.decode([token])]
+        assert texts[0].strip() == texts[1].strip(), "both decode to the same text"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_old_tokens_keep_their_ids_and_their_kind(kind, tiny_tokenizers, extended):
+def test_old_tokens_keep_their_ids_and_flags(kind, tiny_tokenizers, extended):
     before, after = tiny_tokenizers[kind], extended[kind][0]
     ids = after.get_vocab()
-    assert all(ids[token] == number for token, number in before.get_vocab().items())
+    assert all(ids[token] == token_id for token, token_id in before.get_vocab().items())
     assert after.all_special_ids == before.all_special_ids
     old, new = vocabulary_of(before), vocabulary_of(after)
     assert (new.special[: old.size] == old.special).all() and not new.special[old.size :].any()
     assert (new.starts_word[: old.size] == old.starts_word).all()
-    wholes = [number for token, number in ids.items() if token.strip("Ġ▁").lower() in map(str.lower, TERMS)]
-    assert len(wholes) >= 5 and new.starts_word[wholes].all()
+    terms = [token_id for token, token_id in ids.items() if token.strip("Ġ▁").lower() in map(str.lower, TERMS)]
+    assert len(terms) >= 5 and new.starts_word[terms].all()
 
 
-def test_case_is_folded_as_before(verses, domain, tmp_path):
+def test_text_is_lowercased_as_before(verses, domain, tmp_path):
     from headstart.tokens.tokenizer import TokenizerConfig, train
 
-    folded = train(verses, TokenizerConfig(vocab_size=600, lowercase=True), seed=0)
-    extend(folded, domain, 30, tmp_path)
+    lowercase = train(verses, TokenizerConfig(vocab_size=600, lowercase=True), seed=0)
+    extend(lowercase, domain, 30, tmp_path)
     loaded = AutoTokenizer.from_pretrained(str(tmp_path))
     assert loaded.tokenize("CARDIOMYOPATHY cardiomyopathy") == ["cardiomyopathy"] * 2
     assert "Cardiomyopathy" not in loaded.get_vocab()
@@ -107,18 +107,18 @@ def test_the_most_useful_words_come_first(tiny_tokenizer, tmp_path):
     assert AutoTokenizer.from_pretrained(str(tmp_path)).tokenize("zyxwvut") == ["zyxwvut"]
 
 
-def test_bpe_goes_on_merging_where_it_stopped(tiny_tokenizers, extended, domain):
-    """The new merges come last, so that a text is first written as before, and then in fewer tokens."""
+def test_bpe_continues_merging_where_it_stopped(tiny_tokenizers, extended, domain):
+    """The new merges come last, so a text is encoded as before, and then merged further."""
     before, (after, pieces, folder) = tiny_tokenizers["bpe"], extended["bpe"]
     old = json.loads(before.backend_tokenizer.to_str())["model"]["merges"]
     new = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["merges"]
     assert new[: len(old)] == old and len(new) == len(old) + 60
     for text in domain[:50]:
-        written = [pieces.get(i, [i]) for i in after(text, add_special_tokens=False)["input_ids"]]
-        assert [i for part in written for i in part] == before(text, add_special_tokens=False)["input_ids"]
+        old_ids = [pieces.get(i, [i]) for i in after(text, add_special_tokens=False)["input_ids"]]
+        assert [i for part in old_ids for i in part] == before(text, add_special_tokens=False)["input_ids"]
 
 
-def test_a_tokenizer_of_transformers_own_class(tmp_path):
+def test_a_tokenizer_class_of_transformers(tmp_path):
     words = [
         "[PAD]",
         "[UNK]",
@@ -136,8 +136,8 @@ def test_a_tokenizer_of_transformers_own_class(tmp_path):
     assert type(loaded) is type(bert) and loaded.tokenize("HEART attack") == ["heart", "attack"]
 
 
-def test_what_it_writes_whole_is_not_learnt(tiny_tokenizer, tmp_path):
-    with pytest.raises(DataError, match="in one piece"):
+def test_words_of_one_token_are_not_learned(tiny_tokenizer, tmp_path):
+    with pytest.raises(DataError, match="as a single token"):
         extend(copy.deepcopy(tiny_tokenizer), ["the the of of"] * 4, 5, tmp_path)
 
 
@@ -145,5 +145,5 @@ def test_other_kinds_are_refused(tmp_path):
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
     words = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
-    with pytest.raises(ArtifactError, match=r"of the kind WordLevel\. tokenizer\.extend knows WordPiece, Unigram, BPE"):
+    with pytest.raises(ArtifactError, match=r"model is WordLevel\. tokenizer\.extend supports WordPiece, Unigram, BPE"):
         extend(words, ["a b b"], 5, tmp_path)

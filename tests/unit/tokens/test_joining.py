@@ -1,4 +1,4 @@
-"""Shards written in pieces and joined are those that would have been written at once."""
+"""Joined shards equal those of a single pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headstart.tokens import joining, shards
 
 
 @pytest.mark.parametrize("limit", [500, 1 << 28])
-def test_joined_shards_equal_those_written_at_once(tmp_path, verses, tiny_tokenizer, limit):
+def test_joined_shards_equal_those_of_one_pass(tmp_path, verses, tiny_tokenizer, limit):
     documents = [Document(str(n), "\n".join(verses[n : n + 4])) for n in range(0, 200, 4)]
     shards.write(documents, tiny_tokenizer, tmp_path / "whole", limit_tokens=limit)
     for number in range(3):

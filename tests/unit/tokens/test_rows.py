@@ -1,4 +1,4 @@
-"""Packed rows: joined together they are the stream, and the stream is the documents."""
+"""Packed rows: concatenated, they are the stream of documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def vocabulary(cls: int = CLS, sep: int = SEP) -> Vocabulary:
 
 
 def shards_of(lengths: list[int], folder: Path, limit: int = 1 << 20) -> tuple[Shards, list[list[int]]]:
-    """Write shards by hand, so that rows are tested against the format and not against its writer."""
+    """Write shards without `shards.write`, so that rows are tested against the format and not against its writer."""
     numbers = iter(range(10**9))
     texts = [[5 + next(numbers) % (SIZE - 5) for _ in range(length)] for length in lengths]
     flat = np.array([token for text in texts for token in text], dtype="<u2")
@@ -67,9 +67,9 @@ def test_rows_rebuild_the_stream(lengths: list[int], seq_length: int, limit: int
         width = seq_length - 2
         if len(stream) < width:
             with pytest.raises(DataError):
-                PackedRows(shards, vocabulary(), RowShape(seq_length, sentences=True))
+                PackedRows(shards, vocabulary(), RowShape(seq_length, sentence_starts=True))
             return
-        packed = PackedRows(shards, vocabulary(), RowShape(seq_length, sentences=True))
+        packed = PackedRows(shards, vocabulary(), RowShape(seq_length, sentence_starts=True))
         assert len(packed) == len(stream) // width
         order = np.random.default_rng(seed).permutation(len(packed)).tolist()
         rows = packed.rows([Sample(epoch, index) for epoch, index in enumerate(order)])
@@ -79,7 +79,7 @@ def test_rows_rebuild_the_stream(lengths: list[int], seq_length: int, limit: int
         assert rebuilt == stream[: len(packed) * width]
         for index in range(len(packed)):
             inside = [p - index * width + 1 for p in sorted(starts) if index * width <= p < (index + 1) * width]
-            assert rows.sentences[order.index(index)].tolist() == inside
+            assert rows.sentence_starts[order.index(index)].tolist() == inside
 
 
 @given(
@@ -105,7 +105,7 @@ def test_rows_of_any_frame_rebuild_the_stream(lengths, seq_length, opens, closes
         assert ids[:, int(opens) : seq_length - closes].ravel().tolist() == stream[: len(packed) * width]
 
 
-def test_a_corpus_shorter_than_a_row_says_so(tmp_path: Path) -> None:
+def test_a_corpus_shorter_than_a_row_is_refused(tmp_path: Path) -> None:
     shards, _ = shards_of([5, 4], tmp_path)
     assert len(PackedRows(shards, vocabulary(), RowShape(12))) == 1
     with pytest.raises(DataError, match=r"10 tokens, too few for one row of 13.*lower training.seq_length"):
@@ -116,7 +116,7 @@ def test_a_corpus_shorter_than_a_row_says_so(tmp_path: Path) -> None:
         PackedRows(shards, vocabulary(), RowShape(2))
 
 
-def test_no_rows_and_rows_outside(tmp_path: Path) -> None:
+def test_no_rows_and_rows_out_of_range(tmp_path: Path) -> None:
     packed = PackedRows(shards_of([50, 50], tmp_path)[0], vocabulary(), RowShape(12))
     assert packed.rows([]).ids.shape == (0, 12)
     for index in (-1, len(packed)):
@@ -124,7 +124,7 @@ def test_no_rows_and_rows_outside(tmp_path: Path) -> None:
             packed.rows([Sample(0, index)])
 
 
-def test_twenty_thousand_rows_a_second(tmp_path: Path) -> None:
+def test_twenty_thousand_rows_per_second(tmp_path: Path) -> None:
     packed = PackedRows(shards_of([100] * 20_000, tmp_path)[0], vocabulary(), RowShape(128))
     chosen = np.random.default_rng(0).integers(0, len(packed), (100, 64)).tolist()
     best = 0.0

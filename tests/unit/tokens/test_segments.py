@@ -1,4 +1,4 @@
-"""Two segments of one document: where they meet, what they hold, and who the negative_ids are."""
+"""Rows of two segments of one document: their boundary, their tokens, and their negatives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def vocabulary(pad: int = PAD) -> Vocabulary:
 
 
 def shards_of(documents: list[list[int]], folder: Path, limit: int = 1 << 28) -> Shards:
-    """Documents given by the lengths of their sentences; the token at position i is 5 + i, so each is told apart."""
+    """Documents given by the lengths of their sentences; the token at position i is 5 + i, so each is unique."""
     lengths = np.array([length for document in documents for length in document])
     flat = (5 + np.arange(lengths.sum()) % (SIZE - 5)).astype("<u2")
     for index, start in enumerate(range(0, len(flat), limit)):
@@ -46,7 +46,7 @@ def shards_of(documents: list[list[int]], folder: Path, limit: int = 1 << 28) ->
 
 
 def parts(row: np.ndarray, second: int) -> tuple[list[int], list[int]]:
-    """The positions in the stream of A's and of B's tokens; fails unless the row is framed as it should be."""
+    """The positions in the stream of A's and of B's tokens; fails unless the special tokens are in place."""
     assert row[0] == CLS and row[second - 1] == SEP
     ends = np.flatnonzero(row == SEP)
     assert len(ends) == 2 and (row[ends[1] + 1 :] == PAD).all()
@@ -64,35 +64,35 @@ documents = st.lists(st.lists(st.integers(1, 15), min_size=1, max_size=8), min_s
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=100, deadline=None)
-def test_rows_are_two_stretches_of_one_document_that_meet_at_a_sentence(documents, length, whole, limit, seed):
+def test_rows_are_two_stretches_of_one_document_split_at_a_sentence(documents, length, whole, limit, seed):
     room = length - 3
     sums = [sum(document) for document in documents]
     starts = np.cumsum(sums) - sums
     sentences = np.cumsum([n for document in documents for n in document]) - [n for d in documents for n in d]
-    wanted = sum(-(-size // room) for size, document in zip(sums, documents, strict=True) if len(document) > 1)
+    count = sum(-(-size // room) for size, document in zip(sums, documents, strict=True) if len(document) > 1)
     shape = RowShape(length, segments=True, whole_sentences=whole)
     with tempfile.TemporaryDirectory() as name:
         shards = shards_of(documents, Path(name), limit)
-        if not wanted:
+        if not count:
             with pytest.raises(DataError, match="two sentences"):
                 SegmentRows(shards, vocabulary(), shape)
             return
-        found = cut(shards, vocabulary(), shape)
-        assert isinstance(found, SegmentRows) and len(found) == wanted
-        order = np.random.default_rng(seed).permutation(wanted)
-        rows = found.rows([Sample(index, int(index)) for index in order])
-        for place, index in enumerate(order):
-            alone = found.rows([Sample(7, int(index))])
+        segments = cut(shards, vocabulary(), shape)
+        assert isinstance(segments, SegmentRows) and len(segments) == count
+        order = np.random.default_rng(seed).permutation(count)
+        rows = segments.rows([Sample(index, int(index)) for index in order])
+        for i, index in enumerate(order):
+            alone = segments.rows([Sample(7, int(index))])
             for left, right in (
                 (alone.ids, rows.ids),
-                (alone.second, rows.second),
+                (alone.second_start, rows.second_start),
                 (alone.negative_ids, rows.negative_ids),
             ):
-                assert np.array_equal(left[0], right[place]), "neither order, grouping nor epoch matters"
-    assert rows.ids.shape == rows.negative_ids.shape == (wanted, length)
+                assert np.array_equal(left[0], right[i]), "neither order, grouping nor epoch matters"
+    assert rows.ids.shape == rows.negative_ids.shape == (count, length)
     rows_of = np.zeros(len(documents), dtype=int)
-    for place in range(wanted):
-        first, second = parts(rows.ids[place], rows.second[place])
+    for i in range(count):
+        first, second = parts(rows.ids[i], rows.second_start[i])
         document = int(np.searchsorted(starts, second[0], side="right")) - 1
         begin, end = starts[document], starts[document] + sums[document]
         rows_of[document] += 1
@@ -100,39 +100,39 @@ def test_rows_are_two_stretches_of_one_document_that_meet_at_a_sentence(document
         assert first and second
         assert together == list(range(together[0], together[-1] + 1)), "one stretch"
         assert begin <= together[0] and together[-1] < end, "of one document"
-        assert second[0] in sentences and second[0] != begin, "that meets where a sentence starts"
+        assert second[0] in sentences and second[0] != begin, "split where a sentence starts"
         if not whole:
             assert len(together) == min(room, sums[document])
-        stranger = rows.negative_ids[place][rows.negative_ids[place] != PAD] - 5
+        negative = rows.negative_ids[i][rows.negative_ids[i] != PAD] - 5
         if len(documents) == 1:
-            assert not len(stranger)
+            assert not len(negative)
             continue
-        other = int(np.searchsorted(starts, stranger[0], side="right")) - 1
+        other = int(np.searchsorted(starts, negative[0], side="right")) - 1
         last = starts[other] + sums[other]
         assert other != document
-        assert stranger[0] in sentences
-        assert (stranger[0] != starts[other]) == (len(documents[other]) > 1)
-        assert stranger.tolist() == list(range(stranger[0], min(stranger[0] + length, last)))
+        assert negative[0] in sentences
+        assert (negative[0] != starts[other]) == (len(documents[other]) > 1)
+        assert negative.tolist() == list(range(negative[0], min(negative[0] + length, last)))
     expected = [-(-size // room) if len(document) > 1 else 0 for size, document in zip(sums, documents, strict=True)]
     assert rows_of.tolist() == expected
 
 
 def rows_over(documents: list[list[int]], length: int, tmp_path: Path, whole: bool = False) -> tuple:
-    found = SegmentRows(
+    segments = SegmentRows(
         shards_of(documents, tmp_path), vocabulary(), RowShape(length, segments=True, whole_sentences=whole)
     )
-    return found, found.rows([Sample(0, index) for index in range(len(found))])
+    return segments, segments.rows([Sample(0, index) for index in range(len(segments))])
 
 
-def made_up_documents(count: int, seed: int = 0) -> list[list[int]]:
+def synthetic_documents(count: int, seed: int = 0) -> list[list[int]]:
     """Sentences of 20 tokens or so, documents of 2 to 40 of them."""
-    chance = np.random.default_rng(seed)
-    return [chance.integers(8, 35, size=chance.integers(2, 40)).tolist() for _ in range(count)]
+    rng = np.random.default_rng(seed)
+    return [rng.integers(8, 35, size=rng.integers(2, 40)).tolist() for _ in range(count)]
 
 
-def test_whole_sentences_leave_no_sign_of_the_order(tmp_path):
-    """Where segments are cut, starting inside a sentence tells A from B; where they are not, only the content does."""
-    documents = made_up_documents(60)
+def test_whole_sentences_do_not_reveal_the_order(tmp_path):
+    """Cut segments start inside a sentence, which tells A from B; with whole sentences only the content does."""
+    documents = synthetic_documents(60)
     sentences = set((np.cumsum([n for d in documents for n in d]) - [n for d in documents for n in d]).tolist())
     ends = {start - 1 for start in sentences} | {sum(map(sum, documents)) - 1}
     signs, filled = {}, {}
@@ -141,7 +141,7 @@ def test_whole_sentences_leave_no_sign_of_the_order(tmp_path):
         folder.mkdir()
         _, rows = rows_over(documents, 128, folder, whole)
         cuts = 0
-        for ids, second in zip(rows.ids, rows.second, strict=True):
+        for ids, second in zip(rows.ids, rows.second_start, strict=True):
             before, after = parts(ids, second)
             cuts += before[0] not in sentences or after[-1] not in ends
         signs[whole], filled[whole] = cuts / len(rows.ids), float((rows.ids != PAD).mean())
@@ -152,27 +152,27 @@ def test_whole_sentences_leave_no_sign_of_the_order(tmp_path):
 
 
 def test_the_two_segments_share_the_row(tmp_path):
-    _, rows = rows_over(made_up_documents(200), 128, tmp_path)
-    full = (rows.ids[:, -1] == SEP) & (rows.second > 2)
-    share = (rows.second[full] - 2) / 125
+    _, rows = rows_over(synthetic_documents(200), 128, tmp_path)
+    full = (rows.ids[:, -1] == SEP) & (rows.second_start > 2)
+    share = (rows.second_start[full] - 2) / 125
     assert 0.45 < share.mean() < 0.55
     assert share.std() > 0.1
     assert ((share > 0.1) & (share < 0.9)).mean() > 0.95
 
 
-def test_strangers_are_as_long_as_the_second_segment_and_come_from_everywhere(tmp_path):
-    documents = made_up_documents(110)
+def test_negatives_are_as_long_as_the_second_segment_and_come_from_all_documents(tmp_path):
+    documents = synthetic_documents(110)
     assert sum(map(sum, documents)) < SIZE - 5
     _, rows = rows_over(documents, 128, tmp_path)
     lengths = (rows.negative_ids != PAD).sum(1)
-    second = np.array([len(parts(ids, start)[1]) for ids, start in zip(rows.ids, rows.second, strict=True)])
+    second = np.array([len(parts(ids, start)[1]) for ids, start in zip(rows.ids, rows.second_start, strict=True)])
     assert (lengths >= second).mean() > 0.99
     sums = np.cumsum([sum(document) for document in documents])
     owners = np.searchsorted(sums, rows.negative_ids[:, 0] - 5, side="right")
     assert len(np.unique(owners)) > 95
 
 
-def test_rows_that_cannot_be_made_are_refused(tmp_path):
+def test_impossible_rows_are_refused(tmp_path):
     shards = shards_of([[3, 4], [5]], tmp_path)
     with pytest.raises(DataError, match="seq_length is 4"):
         SegmentRows(shards, vocabulary(), RowShape(4, segments=True))
@@ -199,13 +199,13 @@ def test_a_million_documents_take_seconds_and_eight_bytes_each(tmp_path):
     shards = Shards(tmp_path)
     tracemalloc.start()
     begin = time.process_time()
-    found = SegmentRows(shards, vocabulary(), RowShape(16, segments=True))
+    segments = SegmentRows(shards, vocabulary(), RowShape(16, segments=True))
     seconds = time.process_time() - begin
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(found) == 2 * count
+    assert len(segments) == 2 * count
     assert held < 9 * count
     assert seconds < 5
     begin = time.process_time()
-    found.rows([Sample(0, index) for index in range(0, 2 * count, 20_000)])
+    segments.rows([Sample(0, index) for index in range(0, 2 * count, 20_000)])
     assert time.process_time() - begin < 0.5

@@ -1,4 +1,4 @@
-"""Sentence starts: the rules by example, and what must hold for any text."""
+"""Sentence starts: examples of the rules, and properties for any text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_starts_are_ascending_and_every_sentence_has_content(text: str) -> None:
 
 @given(text=st.text(alphabet=st.sampled_from(list(" \n\t.!?…\"')(-,abAB1_é\x1c\u00a0")), max_size=60))
 @settings(max_examples=100, deadline=None)
-def test_sentences_encode_to_the_tokens_of_the_whole(text: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
+def test_sentences_encode_to_the_tokens_of_the_text(text: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
     for kind, tokenizer in tokenizers.items():
         pieces = [tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in split(text)]
         assert list(chain.from_iterable(pieces)) == tokenizer(text, add_special_tokens=False)["input_ids"], kind
@@ -57,7 +57,7 @@ def test_sentences_encode_to_the_tokens_of_the_whole(text: str, tokenizers: dict
 
 @given(text=st.text(alphabet=st.sampled_from(list(" \n。！「」”）.世界a1_")), max_size=40))
 @settings(max_examples=100, deadline=None)
-def test_cjk_sentences_too_but_for_unigram(text: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
+def test_cjk_sentences_too_except_for_unigram(text: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
     for kind in ("wordpiece", "bpe"):
         pieces = [tokenizers[kind](piece, add_special_tokens=False)["input_ids"] for piece in split(text)]
         assert list(chain.from_iterable(pieces)) == tokenizers[kind](text, add_special_tokens=False)["input_ids"], kind

@@ -1,4 +1,4 @@
-"""Shards: what is written is what the tokenizer says, however it is batched or cut into files."""
+"""Shards contain the tokenizer's ids, independent of batches and files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headstart.core.data import Document
 from headstart.core.errors import ArtifactError, DataError
 from headstart.corpus.read.readers import CorpusConfig, Receipt, documents
 from headstart.tokens.sentences import sentence_starts
-from headstart.tokens.shards import Shards, write
+from headstart.tokens.shards import Shards, write, write_splits
 from headstart.tokens.tokenizer import TokenizerConfig, train
 
 
-def made(texts: list[str]) -> list[Document]:
+def documents_of(texts: list[str]) -> list[Document]:
     return [Document(f"t:{i}", text) for i, text in enumerate(texts)]
 
 
@@ -31,12 +31,12 @@ def per_document(shards: Shards) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_documents_and_sentences_are_the_tokenizers(
+def test_documents_and_sentences_have_the_tokenizers_ids(
     kind: str, tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str], tmp_path: Path
 ) -> None:
     tokenizer, texts = tokenizers[kind], ["", *texts[:20], " \n "]
     seen: list[int] = []
-    counts = write(made(texts), tokenizer, tmp_path, on_documents=seen.append)
+    counts = write(documents_of(texts), tokenizer, tmp_path, on_documents=seen.append)
     shards = Shards(tmp_path)
     expected = [ids for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] if ids]
     assert per_document(shards) == expected
@@ -56,9 +56,11 @@ def test_documents_and_sentences_are_the_tokenizers(
     assert counts["unigram_entropy_nats"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
 
 
-def test_special_names_in_raw_text_stay_text(tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path) -> None:
+def test_names_of_special_tokens_in_raw_text_are_text(
+    tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path
+) -> None:
     for kind, tokenizer in tokenizers.items():
-        write(made(["bada [SEP] kamo[MASK] [CLS][PAD] lo"]), tokenizer, tmp_path / kind)
+        write(documents_of(["bada [SEP] kamo[MASK] [CLS][PAD] lo"]), tokenizer, tmp_path / kind)
         shards = Shards(tmp_path / kind)
         assert not set(shards.read(0, shards.tokens).tolist()) & {0, 2, 3, 4}, kind
         assert tokenizer("[SEP]", add_special_tokens=False)["input_ids"] == [3]
@@ -77,7 +79,7 @@ def test_bytes_do_not_depend_on_batches_or_files(
     tokenizers: dict[str, PreTrainedTokenizerFast],
 ) -> None:
     tokenizer = tokenizers["wordpiece"]
-    given_documents = made([*pieces, "Bada."])
+    given_documents = documents_of([*pieces, "Bada."])
     with tempfile.TemporaryDirectory() as name:
         one, two = Path(name) / "one", Path(name) / "two"
         write(given_documents, tokenizer, one)
@@ -95,12 +97,29 @@ def test_bytes_do_not_depend_on_batches_or_files(
         assert b.read(b.tokens, b.tokens).size == 0
 
 
-def test_a_giant_sentence_is_encoded_in_parts_with_the_same_tokens(
+@given(splits=st.lists(st.sampled_from(["train", "validation"]), min_size=1, max_size=12), batch=st.integers(1, 60))
+@settings(max_examples=15, deadline=None)
+def test_splits_written_in_one_pass_equal_separate_passes(
+    splits: list[str], batch: int, tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str]
+) -> None:
+    tokenizer = tokenizers["wordpiece"]
+    pairs = list(zip(splits, documents_of(texts), strict=False))
+    with tempfile.TemporaryDirectory() as name:
+        folders = {split: Path(name) / split for split in set(splits)}
+        counts = write_splits(pairs, tokenizer, folders, batch_characters=batch)
+        for split, folder in folders.items():
+            separate = [document for other, document in pairs if other == split]
+            assert write(separate, tokenizer, Path(name) / "separate") == counts[split]
+            for path in folder.iterdir():
+                assert path.read_bytes() == (Path(name) / "separate" / path.name).read_bytes()
+
+
+def test_a_very_long_sentence_is_encoded_in_pieces_with_the_same_tokens(
     tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path
 ) -> None:
     text = "bada kamo  lo " * 20_000
     for kind, tokenizer in tokenizers.items():
-        counts = write(made([text, "x" * 200_000]), tokenizer, tmp_path / kind)
+        counts = write(documents_of([text, "x" * 200_000]), tokenizer, tmp_path / kind)
         assert (counts["documents"], counts["sentences"]) == (2, 2)
         assert per_document(Shards(tmp_path / kind))[0] == tokenizer(text, add_special_tokens=False)["input_ids"]
 
@@ -108,21 +127,21 @@ def test_a_giant_sentence_is_encoded_in_parts_with_the_same_tokens(
 def test_large_vocabularies_take_four_bytes(tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path) -> None:
     tokenizer = tokenizers["wordpiece"].__class__(tokenizer_object=tokenizers["wordpiece"].backend_tokenizer)
     tokenizer.add_tokens([f"extra{i}" for i in range(66_000)])
-    counts = write(made(["bada extra65999"]), tokenizer, tmp_path)
+    counts = write(documents_of(["bada extra65999"]), tokenizer, tmp_path)
     assert counts["dtype"] == "uint32"
     assert Shards(tmp_path).read(0, counts["tokens"])[-1] == 400 + 65_999
 
 
-def test_errors_speak(tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no tokens at all"):
+def test_errors_name_the_problem(tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="contain no tokens"):
         write(
-            made(["", " "]),
+            documents_of(["", " "]),
             tokenizers["bpe"].__class__(tokenizer_object=tokenizers["wordpiece"].backend_tokenizer),
             tmp_path,
         )
-    with pytest.raises(ArtifactError, match="holds no token shards"):
+    with pytest.raises(ArtifactError, match="has no valid token shards"):
         Shards(tmp_path / "nowhere")
-    write(made(["bada kamo"]), tokenizers["wordpiece"], tmp_path)
+    write(documents_of(["bada kamo"]), tokenizers["wordpiece"], tmp_path)
     with pytest.raises(IndexError):
         Shards(tmp_path).read(0, 10_000)
     (tmp_path / "tokens-00000.bin").write_bytes(b"\x00")

@@ -1,4 +1,4 @@
-"""Tokenizer training: the three kinds, determinism, bounded samples, and life without Headstart."""
+"""Tokenizer training: the three kinds, determinism, bounded samples, and loading without Headstart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.vocabulary import vocabulary_of
-from headstart.tokens.sampling import CHUNK_CHARACTERS, chunks, mixed, sample
+from headstart.tokens.sampling import CHUNK_CHARACTERS, chunks, sample, sample_mixture
 from headstart.tokens.tokenizer import SPECIAL_TOKENS, TokenizerConfig, load, train
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -44,17 +44,15 @@ def test_ids_templates_and_length(kind: str, tokenizers: dict[str, PreTrainedTok
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_known_words_come_back(kind: str, tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str]) -> None:
+def test_known_words_round_trip(kind: str, tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str]) -> None:
     text = " ".join(texts[0].split())
     back = tokenizers[kind].decode(tokenizers[kind](text)["input_ids"], skip_special_tokens=True)
     assert back.replace(" ", "") == text.replace(" ", "")
 
 
-def test_lowercase_folds_and_byte_level_is_lossless(
-    texts: list[str], tokenizers: dict[str, PreTrainedTokenizerFast]
-) -> None:
-    folded = train(texts, TokenizerConfig(vocab_size=400), seed=0)
-    assert folded.tokenize("KÁMO") == folded.tokenize("kamo")
+def test_lowercase_and_lossless_byte_level(texts: list[str], tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
+    lowercase = train(texts, TokenizerConfig(vocab_size=400), seed=0)
+    assert lowercase.tokenize("KÁMO") == lowercase.tokenize("kamo")
     probe = "Ünï 世界 🙂\n\ttab"
     assert tokenizers["bpe"].decode(tokenizers["bpe"](probe, add_special_tokens=False)["input_ids"]) == probe
 
@@ -81,7 +79,7 @@ def test_autotokenizer_gives_the_same_ids_without_headstart(
         assert answers[kind] == [t(PROBES)["input_ids"], t("a", "b")["input_ids"], 4, 512], kind
 
 
-def test_training_again_in_another_process_gives_the_same_bytes(
+def test_training_in_another_process_gives_the_same_bytes(
     tokenizers: dict[str, PreTrainedTokenizerFast], texts: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
@@ -99,15 +97,22 @@ def test_training_again_in_another_process_gives_the_same_bytes(
         assert json.loads(line) == tokenizers[kind].backend_tokenizer.to_str(), kind
 
 
-def test_too_little_text_says_how_much_is_possible(texts: list[str]) -> None:
+def test_too_little_text_names_the_largest_possible_vocabulary(texts: list[str]) -> None:
     with pytest.raises(
-        DataError, match=r"give \d+ tokens, and tokenizer.vocab_size asks for 16,384.*Set tokenizer.vocab_size to"
+        DataError, match=r"give \d+ tokens, but tokenizer.vocab_size is 16,384.*Set tokenizer.vocab_size to"
     ):
         train(texts[:20], TokenizerConfig(), seed=0)
 
 
+def test_text_for_less_than_the_smallest_vocabulary_needs_more_text() -> None:
+    """A number below the minimum of `tokenizer.vocab_size` would be refused, so it is not proposed."""
+    with pytest.raises(DataError, match=r"give \d+ tokens.*at least 300 tokens\. Add text") as caught:
+        train(["a bad cab, a bad dab"], TokenizerConfig(vocab_size=300), seed=0)
+    assert "Set tokenizer.vocab_size" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_text_at_all_is_an_error_in_words(kind: str) -> None:
+def test_no_text_is_refused(kind: str) -> None:
     with pytest.raises(DataError):
         train(["", "  "], TokenizerConfig.model_validate({"kind": kind}), seed=0)
 
@@ -141,8 +146,8 @@ def test_chunks_lose_nothing_but_white_space(text: str) -> None:
     assert all(0 < len(piece) <= CHUNK_CHARACTERS for piece in pieces)
 
 
-def test_load_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="is no folder"):
+def test_load_names_the_problem(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is not a folder"):
         load(tmp_path / "nowhere")
     with pytest.raises(ArtifactError, match=r"has no tokenizer.json.*Check tokenizer.path"):
         load(tmp_path)
@@ -151,16 +156,16 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_sample_of_several_streams_keeps_the_shares() -> None:
+def test_a_sample_of_several_streams_follows_the_shares() -> None:
     """The short stream is repeated, the one with the most text for its share is not."""
     many, few = [f"m{n} " * 20 for n in range(2000)], [f"f{n} " * 20 for n in range(50)]
 
-    def size(found: list[str], letter: str) -> int:
-        return sum(len(chunk.encode()) for chunk in found if chunk.startswith(letter))
+    def size(chunks: list[str], letter: str) -> int:
+        return sum(len(chunk.encode()) for chunk in chunks if chunk.startswith(letter))
 
     for megabytes in (0.02, 50):
-        found = mixed([many, few], [0.6, 0.4], megabytes, seed=0)
-        assert size(found, "f") / (size(found, "f") + size(found, "m")) == pytest.approx(0.4, abs=0.02)
-        assert sum(len(chunk.encode()) for chunk in found) <= megabytes * 1e6
-        assert len([c for c in found if c[0] == "m"]) == len({c for c in found if c[0] == "m"})
-    assert mixed([many], [1.0], 0.02, seed=3) == sample(many, 0.02, seed=3)
+        sampled = sample_mixture([many, few], [0.6, 0.4], megabytes, seed=0)
+        assert size(sampled, "f") / (size(sampled, "f") + size(sampled, "m")) == pytest.approx(0.4, abs=0.02)
+        assert sum(len(chunk.encode()) for chunk in sampled) <= megabytes * 1e6
+        assert len([c for c in sampled if c[0] == "m"]) == len({c for c in sampled if c[0] == "m"})
+    assert sample_mixture([many], [1.0], 0.02, seed=3) == sample(many, 0.02, seed=3)

@@ -1,4 +1,4 @@
-"""A learner small enough to be trained in milliseconds, with everything that makes a resume hard."""
+"""A learner that trains in milliseconds, with everything that makes a resume hard."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from hypothesis import settings as hypothesis_settings
 
 from headstart.core.data import ParameterGroup, Sample
 from headstart.core.randomness import generator
-from headstart.training.loop import Loop
-from headstart.training.progress import JsonLines, read_curve
+from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.jsonl import read_jsonl
+from headstart.training.loop import Loop, RunInfo
+from headstart.training.phases import Phase
 from headstart.training.settings import TrainingSettings
+from headstart.training.trackers.metrics_file import MetricsFileCallback
 
-# A busy machine is no fault of the code: time is judged by the whole suite's timeout.
+# No deadline per example: a busy machine is not a fault of the code. The timeout of the suite limits the time.
 hypothesis_settings.register_profile("unhurried", deadline=None, max_examples=60)
 hypothesis_settings.load_profile("unhurried")
 
@@ -26,7 +29,7 @@ VOCABULARY, WIDTH, LENGTH = 20, 16, 6
 
 
 class Net(torch.nn.Module):
-    """Guesses a token from the one before: dropout, a norm, and an output layer tied to the embedding."""
+    """Predicts each token from the one before: dropout, a norm, and an output layer tied to the embedding."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -47,7 +50,7 @@ class Net(torch.nn.Module):
 
 
 class ToyLearner:
-    """Rows of tokens from the sample's own generator; `poisoned` epochs give a loss that is no number."""
+    """Rows of tokens from each sample's own generator; `poisoned` epochs have a NaN loss."""
 
     def __init__(
         self, size: int = 20, dropout: float = 0.3, lengths: Sequence[int] | None = None, poisoned: Sequence[int] = (),
@@ -65,10 +68,10 @@ class ToyLearner:
     def batch(self, samples: Sequence[Sample]):
         rows, weights = [], []
         for sample in samples:
-            chance = generator(3, sample.epoch, sample.index, "toy")
-            start, stride = chance.integers(0, VOCABULARY), 1 + sample.index % 3
-            rows.append([(int(start) + stride * place) % VOCABULARY for place in range(self.length)])
-            weights.append((chance.random(self.length - 1) < 0.7).astype("float32").tolist())
+            rng = generator(3, sample.epoch, sample.index, "toy")
+            start, stride = rng.integers(0, VOCABULARY), 1 + sample.index % 3
+            rows.append([(int(start) + stride * i) % VOCABULARY for i in range(self.length)])
+            weights.append((rng.random(self.length - 1) < 0.7).astype("float32").tolist())
         poison = [float("nan") if sample.epoch in self.poisoned else 0.0 for sample in samples]
         return {"ids": torch.tensor(rows), "weights": torch.tensor(weights), "poison": torch.tensor(poison)}
 
@@ -98,44 +101,52 @@ def settings(**given) -> TrainingSettings:
 
 
 def loop_of(
-    folder: Path, learner: ToyLearner, *, keep_best: bool = False, fingerprint: str = "f", later=(), world=None, **given
-) -> Loop:
+    folder: Path, learner: ToyLearner, *callbacks: Callback, keep_best: bool = False, fingerprint: str = "f",
+    later=(), world=None, **given,
+) -> Loop:  # fmt: skip
+    """Return a loop with the default callbacks and some more."""
+    filled = settings(**given)
     return Loop(
-        learner, settings(**given), batch_size=8, seed=5, folder=folder, fingerprint=fingerprint,
-        flops_per_token=2.0, keep_best=keep_best, later=later, world=world,
+        learner, filled, RunInfo(folder, fingerprint, seed=5), [Phase(0.0, learner, 8, 2.0), *later],
+        callbacks=[*default_callbacks(filled, keep_best), *callbacks], world=world,
     )  # fmt: skip
 
 
-class At:
-    """A tracker that calls a function when a training step is logged."""
+class At(Callback):
+    """Calls a function when a training step is logged."""
 
     def __init__(self, step: int, action) -> None:
         self.step, self.action = step, action
 
-    def log(self, step: int, values) -> None:
-        if step == self.step and "loss" in values:
+    def on_log(self, loop: Loop, values) -> None:
+        if loop.progress.step == self.step and "loss" in values:
             self.action()
 
-    def close(self) -> None:
-        pass
+
+class StopAfter(Callback):
+    """Ends a run after some steps, without a checkpoint."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_begin(self, loop: Loop) -> None:
+        self.last = loop.progress.step + self.steps
+        loop.should_stop = self.steps == 0
+
+    def on_step_end(self, loop: Loop, result) -> None:
+        loop.should_stop |= loop.progress.step >= self.last
 
 
-def train(folder: Path, learner: ToyLearner, *trackers, **given):
-    """Restore and run, with the curve written as the stages write it."""
-    loop = loop_of(folder, learner, **given)
-    start = loop.restore()
-    curve = JsonLines(folder / "metrics.jsonl", start.resumed_from)
-    try:
-        outcome = loop.run([curve, *trackers])
-    finally:
-        curve.close()
-    outcome.passed_over = start.passed_over
-    return loop, outcome
+def train(folder: Path, learner: ToyLearner, *callbacks: Callback, **given):
+    """Restore and run, with metrics.jsonl as the stages write it."""
+    loop = loop_of(folder, learner, MetricsFileCallback(), *callbacks, **given)
+    loop.restore()
+    return loop, loop.run()
 
 
-def losses(folder: Path) -> list[tuple]:
-    """Return everything of the curve that does not depend on the clock."""
-    lines = read_curve(folder / "metrics.jsonl")
+def curve(folder: Path) -> list[tuple]:
+    """Return everything in metrics.jsonl that does not depend on the clock."""
+    lines = read_jsonl(folder / "logs" / "metrics.jsonl")
     return [tuple((k, v) for k, v in line.items() if k != "tokens_per_second") for line in lines]
 
 
@@ -160,6 +171,6 @@ def one_thread():
 @pytest.fixture(scope="session")
 def toy() -> SimpleNamespace:
     return SimpleNamespace(
-        Learner=ToyLearner, settings=settings, loop=loop_of, train=train, At=At, losses=losses, weights=weights,
-        assert_same=assert_same, source=Path(__file__), python=sys.executable,
+        Learner=ToyLearner, settings=settings, loop=loop_of, train=train, At=At, StopAfter=StopAfter, curve=curve,
+        weights=weights, assert_same=assert_same, source=Path(__file__), python=sys.executable,
     )  # fmt: skip

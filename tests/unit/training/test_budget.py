@@ -1,4 +1,4 @@
-"""Budgets as people write them."""
+"""Budgets in the forms that users write."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from headstart.training.budget import Budget, Usage
         ("1B tokens", 1e9, "tokens"), ("1e-1 epochs", 0.1, "epochs"),
     ],
 )  # fmt: skip
-def test_what_people_write_is_read(text, amount, unit):
-    found = Budget.parse(text)
-    assert found.unit == unit and found.amount == pytest.approx(amount)
+def test_a_budget_is_parsed(text, amount, unit):
+    budget = Budget.parse(text)
+    assert budget.unit == unit and budget.amount == pytest.approx(amount)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_people_write_is_read(text, amount, unit):
         "0x10 steps",
     ],
 )  # fmt: skip
-def test_what_is_unclear_is_refused(text):
+def test_an_ambiguous_budget_is_refused(text):
     with pytest.raises(ValueError, match="it must be"):
         Budget.parse(text)
 
@@ -51,19 +51,19 @@ def test_what_is_unclear_is_refused(text):
     st.sampled_from(["", "k", "M", "G"]),
     st.sampled_from(["steps", "tokens", "h", "epochs", "flops"]),
 )
-def test_any_amount_survives_being_written(amount, multiple, unit):
+def test_any_amount_survives_formatting(amount, multiple, unit):
     factor = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[multiple] * (3600 if unit == "h" else 1)
     for text in (f"{amount!r}{multiple} {unit}", f"{amount!r} {multiple}{unit}"):
         assert Budget.parse(text).amount == pytest.approx(amount * factor)
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_parsed_or_refused(text):
     try:
-        found = Budget.parse(text)
+        budget = Budget.parse(text)
     except ValueError:
         return
-    assert found.amount > 0 and math.isfinite(found.amount)
+    assert budget.amount > 0 and math.isfinite(budget.amount)
 
 
 @given(st.floats(0.01, 100), st.integers(1, 500), st.integers(1, 5000))
@@ -74,10 +74,10 @@ def test_epochs_become_just_enough_steps(epochs, batch_size, samples):
     assert budget.amount == 1 or (budget.amount - 1) * batch_size < epochs * samples
 
 
-def test_other_units_stay_and_shares_are_of_the_unit_asked_for():
-    spent = Usage(seconds=30, tokens=400, steps=5, flops=1e9)
-    for text, share in (("1 min", 0.5), ("800 tokens", 0.5), ("10 steps", 0.5), ("1e9 flops", 1.0)):
+def test_other_units_stay_and_the_fraction_is_of_the_budgets_unit():
+    usage = Usage(seconds=30, tokens=400, steps=5, flops=1e9)
+    for text, fraction in (("1 min", 0.5), ("800 tokens", 0.5), ("10 steps", 0.5), ("1e9 flops", 1.0)):
         budget = Budget.parse(text)
-        assert budget.in_steps(3, 7) == budget and budget.share(spent) == share
+        assert budget.in_steps(3, 7) == budget and budget.fraction_done(usage) == fraction
     with pytest.raises(ValueError, match="epochs"):
-        Budget.parse("1 epoch").share(spent)
+        Budget.parse("1 epoch").fraction_done(usage)

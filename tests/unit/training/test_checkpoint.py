@@ -1,4 +1,4 @@
-"""What is saved is restored to the bit, or passed over and named."""
+"""A checkpoint is restored to the bit, or skipped and reported."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from headstart.training.checkpoint import Progress
 
 
 def stepped(toy, tmp_path, steps: int = 3, **given):
-    """Return a loop that has made some steps by hand."""
-    loop = toy.loop(tmp_path, toy.Learner(), **given)
-    loop._start_clock()
-    advance(loop, steps)
+    """Return a loop that has made some steps."""
+    loop = toy.loop(tmp_path, toy.Learner(), toy.StopAfter(steps), **given)
+    loop.run()
     return loop
 
 
 def advance(loop, steps: int) -> None:
-    stream = loop._batches()
-    for _ in range(steps):
-        loop._step(next(stream))
+    loop.callbacks[-1].steps = steps
+    loop.run()
 
 
 def adam(loop) -> dict[str, dict[str, torch.Tensor]]:
@@ -36,7 +34,7 @@ def saved_steps(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_weights_optimiser_and_progress_come_back_to_the_bit(toy, tmp_path):
+def test_weights_optimizer_and_progress_are_restored_to_the_bit(toy, tmp_path):
     before = stepped(toy, tmp_path)
     before.progress.recent = [1.25, 0.1 + 0.2]
     before.save()
@@ -44,13 +42,13 @@ def test_weights_optimiser_and_progress_come_back_to_the_bit(toy, tmp_path):
     with torch.no_grad():
         for parameter in after.learner.module.parameters():
             parameter.add_(1.0)
-    found = after.restore()
+    skipped = after.restore()
     toy.assert_same(toy.weights(before.learner), toy.weights(after.learner))
     one, other = adam(before), adam(after)
     assert one.keys() == other.keys()
     for name in one:
         toy.assert_same(one[name], other[name])
-    assert after.progress == before.progress and found.resumed_from == 3 and found.passed_over == []
+    assert after.progress == before.progress and after.progress.step == 3 and skipped == []
     settings = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in before.optimizer.param_groups]
     assert settings == [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in after.optimizer.param_groups]
 
@@ -67,7 +65,7 @@ def test_tied_weights_are_saved_once_and_stay_tied(toy, tmp_path):
     assert torch.equal(module.output.weight, loop.learner.module.embedding.weight)
 
 
-def test_a_parameter_that_never_moved_has_no_state_before_or_after(toy, tmp_path):
+def test_a_parameter_without_gradient_has_no_state_before_or_after(toy, tmp_path):
     loop = stepped(toy, tmp_path)
     assert "idle" not in adam(loop), "the test needs a parameter without gradient"
     loop.save()
@@ -76,24 +74,24 @@ def test_a_parameter_that_never_moved_has_no_state_before_or_after(toy, tmp_path
     assert "idle" not in adam(again)
 
 
-def test_saving_before_the_first_step_leaves_no_trace(toy, tmp_path):
+def test_saving_before_the_first_step_changes_nothing(toy, tmp_path):
     disturbed = stepped(toy, tmp_path / "a", steps=0)
     disturbed.save()
-    again = toy.loop(tmp_path / "a", toy.Learner())
-    assert again.restore().resumed_from == 0
-    again._start_clock()
+    again = toy.loop(tmp_path / "a", toy.Learner(), toy.StopAfter(2))
+    assert again.restore() == [] and again.progress.step == 0
     smooth = stepped(toy, tmp_path / "b", steps=2)
     for loop in (disturbed, again):
         advance(loop, 2)
         toy.assert_same(toy.weights(loop.learner), toy.weights(smooth.learner))
 
 
-def test_nothing_saved_is_no_error(toy, tmp_path):
-    assert toy.loop(tmp_path, toy.Learner()).restore().resumed_from == 0
+def test_a_run_without_checkpoints_starts_at_step_zero(toy, tmp_path):
+    loop = toy.loop(tmp_path, toy.Learner())
+    assert loop.restore() == [] and loop.progress.step == 0
 
 
 @pytest.mark.parametrize("harm", ["bit", "truncation", "no progress", "no manifest", "bad manifest", "empty folder"])
-def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(toy, tmp_path, harm, capsys):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_restored(toy, tmp_path, harm, caplog):
     loop = stepped(toy, tmp_path)
     loop.save()
     weights = toy.weights(loop.learner)
@@ -116,35 +114,35 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_taken(toy, tmp_path, h
         for path in newest.iterdir():
             path.unlink()
     again = toy.loop(tmp_path, toy.Learner())
-    found = again.restore()
-    assert found.resumed_from == 3 and len(found.passed_over) == 1 and newest.name in found.passed_over[0]
-    assert f"a checkpoint was passed over: {found.passed_over[0]}\n" in capsys.readouterr().err
+    (skipped,) = again.restore()
+    assert again.progress.step == 3 and newest.name in skipped
+    assert f"skipped a damaged checkpoint: {skipped}" in caplog.messages
     toy.assert_same(toy.weights(again.learner), weights)
 
 
-def test_a_torn_checkpoint_never_outlives_a_good_one(toy, tmp_path):
-    """With one checkpoint kept, the torn one of a later step must not be the one."""
+def test_a_damaged_checkpoint_is_removed_before_a_good_one(toy, tmp_path):
+    """With one checkpoint kept, it must not be the damaged one of a later step."""
     loop = stepped(toy, tmp_path, save_total_limit=1)
     loop.save()
-    folder = loop.checkpoints
+    folder = loop.checkpoints.folder
     (folder / "step-000000009").mkdir()
-    again = toy.loop(tmp_path, toy.Learner(), save_total_limit=1)
+    again = toy.loop(tmp_path, toy.Learner(), toy.StopAfter(1), save_total_limit=1)
     again.restore()
-    again._start_clock()
-    advance(again, 1)
+    again.run()
     again.save()
     assert saved_steps(folder) == ["step-000000004"]
-    assert toy.loop(tmp_path, toy.Learner()).restore().resumed_from == 4
+    last = toy.loop(tmp_path, toy.Learner())
+    assert last.restore() == [] and last.progress.step == 4
 
 
-def test_if_none_verifies_it_says_so_and_does_not_start_anew(toy, tmp_path):
+def test_if_no_checkpoint_verifies_the_run_does_not_start_again(toy, tmp_path):
     loop = stepped(toy, tmp_path)
     (loop.save() / "progress.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"none of the checkpoints.*Delete that folder"):
         toy.loop(tmp_path, toy.Learner()).restore()
 
 
-def test_another_recipe_s_checkpoint_is_refused(toy, tmp_path):
+def test_a_checkpoint_of_another_recipe_is_refused(toy, tmp_path):
     stepped(toy, tmp_path).save()
     with pytest.raises(ArtifactError, match="another recipe"):
         toy.loop(tmp_path, toy.Learner(), fingerprint="other").restore()
@@ -164,15 +162,15 @@ def test_the_newest_are_kept(toy, tmp_path, keep):
     for _ in range(4):
         advance(loop, 1)
         loop.save()
-    assert saved_steps(loop.checkpoints) == [f"step-{n:09d}" for n in range(5 - keep, 5)]
+    assert saved_steps(loop.checkpoints.folder) == [f"step-{n:09d}" for n in range(5 - keep, 5)]
 
 
-def test_saving_the_same_step_twice_is_fine(toy, tmp_path):
+def test_a_step_can_be_saved_twice(toy, tmp_path):
     loop = stepped(toy, tmp_path)
     loop.save()
     loop.save()
-    assert saved_steps(loop.checkpoints) == ["step-000000003"]
-    artifact.verify(loop.checkpoints / "step-000000003", "checkpoint")
+    assert saved_steps(loop.checkpoints.folder) == ["step-000000003"]
+    artifact.verify(loop.checkpoints.folder / "step-000000003", "checkpoint")
 
 
 def test_no_file_can_run_code_when_loaded(toy, tmp_path):
@@ -187,7 +185,7 @@ def test_no_file_can_run_code_when_loaded(toy, tmp_path):
         assert set(json.loads(head[8 : 8 + size])) - {"__metadata__"}
 
 
-def test_the_best_weights_travel_too(toy, tmp_path):
+def test_the_best_weights_are_saved_too(toy, tmp_path):
     loop = stepped(toy, tmp_path)
     best = {"hidden.weight": torch.randn(16, 16), "norm.bias": torch.randn(16)}
     loop.best = best

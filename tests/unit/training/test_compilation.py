@@ -1,4 +1,4 @@
-"""Compiled layers: the same numbers as plain ones, and T5's bias of positions in one piece."""
+"""Compiled layers give the same numbers as eager ones; T5's position bias is contiguous."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGenera
 from headstart.training.compilation import compile_layers
 
 IDS = torch.arange(2 * 24).view(2, 24) % 40 + 1
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no C++ compiler was found; install g++ to run this"
+)
 
 
 def t5() -> T5ForConditionalGeneration:
@@ -32,7 +34,7 @@ def learn(model: T5ForConditionalGeneration) -> tuple[float, dict[str, torch.Ten
 
 
 @pytest.mark.slow
-def test_compiled_t5_has_the_loss_and_gradients_of_a_plain_one() -> None:
+def test_compiled_t5_has_the_loss_and_gradients_of_an_eager_one() -> None:
     compiled = t5()
     assert compile_layers(compiled) == 4 + 4 + 6
     (loss, gradients), (expected, plain) = learn(compiled), learn(t5())
@@ -42,7 +44,7 @@ def test_compiled_t5_has_the_loss_and_gradients_of_a_plain_one() -> None:
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_t5_hands_its_bias_on_in_one_piece() -> None:
+def test_the_bias_of_compiled_t5_is_contiguous() -> None:
     plain, compiled = t5(), t5()
     compile_layers(compiled)
     biases = [model.encoder.block[0].layer[0].SelfAttention.compute_bias(12, 12) for model in (plain, compiled)]
@@ -50,7 +52,7 @@ def test_t5_hands_its_bias_on_in_one_piece() -> None:
     assert [bias.is_contiguous() for bias in biases] == [False, True]
 
 
-def test_compiled_t5_is_copied_with_its_own_table_and_saved_as_it_was(tmp_path: Path) -> None:
+def test_a_copy_of_compiled_t5_has_its_own_table_and_is_saved_as_plain_t5(tmp_path: Path) -> None:
     compiled = t5()
     compile_layers(compiled)
     table = compiled.encoder.block[0].layer[0].SelfAttention.relative_attention_bias

@@ -1,4 +1,4 @@
-"""A wish to stop, however it comes, waits for the end of a step; a second Ctrl-C does not."""
+"""A request to stop is recorded until the end of a step; a second Ctrl-C ends the process."""
 
 from __future__ import annotations
 
@@ -14,75 +14,75 @@ from headstart.training.interruption import Stopped, StopSignal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_is_remembered_and_the_handlers_come_back(number, capfd):
+def test_a_signal_is_recorded_and_the_handlers_are_restored(number, capfd):
     before = signal.getsignal(number)
-    with StopSignal(None) as notice:
-        assert not notice.asked()
+    with StopSignal(None) as stop:
+        assert not stop.requested()
         os.kill(os.getpid(), number)
-        assert notice.asked() and notice.came == signal.Signals(number).name
+        assert stop.requested() and stop.reason == signal.Signals(number).name
     assert signal.getsignal(number) is before
-    assert ("Ctrl-C again leaves at once" in capfd.readouterr().err) == (number == signal.SIGINT)
+    assert ("press Ctrl-C again to exit at once" in capfd.readouterr().err) == (number == signal.SIGINT)
 
 
-def test_a_file_in_the_folder_is_a_wish_to_stop_and_is_taken_away_when_obeyed(tmp_path, monkeypatch):
-    monkeypatch.setattr("headstart.training.interruption._LOOKED_FOR_EVERY", 0.0)
-    notice = StopSignal(tmp_path)
-    assert not notice.asked()
+def test_a_stop_file_requests_a_stop_and_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr("headstart.training.interruption._POLL_SECONDS", 0.0)
+    stop = StopSignal(tmp_path)
+    assert not stop.requested()
     (tmp_path / "stop").touch()
-    assert notice.asked()
-    stopped = notice.obeyed()
+    assert stop.requested()
+    stopped = stop.acknowledge()
     assert isinstance(stopped, KeyboardInterrupt) and "the file stop" in str(stopped)
-    assert not (tmp_path / "stop").exists() and not StopSignal(tmp_path).asked()
+    assert not (tmp_path / "stop").exists() and not StopSignal(tmp_path).requested()
 
 
-def test_the_disk_is_not_asked_at_every_step(tmp_path):
-    notice = StopSignal(tmp_path)
-    assert not notice.asked()
+def test_the_disk_is_not_checked_at_every_step(tmp_path):
+    stop = StopSignal(tmp_path)
+    assert not stop.requested()
     (tmp_path / "stop").touch()
-    assert not notice.asked(), "it looked again within a second"
+    assert not stop.requested(), "it checked again within a second"
 
 
-def test_another_process_s_wish_is_obeyed_too():
-    assert isinstance(StopSignal(None).obeyed(), Stopped)
+def test_a_request_to_another_process_is_acknowledged_too():
+    assert isinstance(StopSignal(None).acknowledge(), Stopped)
 
 
-def test_one_who_ignores_interrupts_goes_on_ignoring_them():
+def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with StopSignal(None) as notice:
+        with StopSignal(None) as stop:
             os.kill(os.getpid(), signal.SIGINT)
-            assert not notice.asked()
+            assert not stop.requested()
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def test_other_threads_may_train_too():
-    found = []
+def test_a_run_in_another_thread_gets_no_signals():
+    requested = []
 
     def work():
-        with StopSignal(None) as notice:
-            found.append(notice.asked())
+        with StopSignal(None) as stop:
+            requested.append(stop.requested())
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [False]
+    assert requested == [False]
 
 
 _BUSY = """
-import os, sys, signal, time
+import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from headstart.training.interruption import Notice
-with Notice(None) as notice:
+from headstart.training.interruption import StopSignal
+with StopSignal(None) as stop:
     print("ready", flush=True)
-    while not notice.asked():
-        time.sleep(0.01)
+    while not stop.requested():
+        pass
     print("first", flush=True)
     sum(range(10**12))  # no Python handler runs in here
 """
 
 
-def test_a_second_interrupt_leaves_at_once_even_in_the_midst_of_a_long_call():
+def test_a_second_interrupt_ends_the_process_even_during_a_long_call():
     process = subprocess.Popen([sys.executable, "-c", _BUSY], stdout=subprocess.PIPE, text=True)
     for word in ("ready", "first"):
         assert process.stdout.readline().strip() == word

@@ -1,4 +1,4 @@
-"""The loop steps exactly, stops cleanly, and goes on as if nothing had happened."""
+"""The loop steps exactly, stops cleanly, and resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from headstart.core.errors import RecipeError
-from headstart.training.batches import batches_from, samples_of_step
+from headstart.training.batches import samples_of_step
+from headstart.training.callbacks import Callback
 from headstart.training.guard import DivergedError
 
 DISTURBANCES = [
@@ -27,9 +29,19 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+class Results(Callback):
+    """Keeps the result of every step."""
+
+    def __init__(self) -> None:
+        self.all = []
+
+    def on_step_end(self, loop, result) -> None:
+        self.all.append(result)
+
+
 @pytest.mark.parametrize("given", DISTURBANCES)
 @pytest.mark.parametrize("by_length", [False, True])
-def test_interrupted_again_and_again_a_run_gives_the_same_bits(toy, tmp_path, given, by_length):
+def test_a_run_interrupted_several_times_gives_the_same_bits(toy, tmp_path, given, by_length):
     def learner():
         return toy.Learner(lengths=[index % 5 for index in range(20)] if by_length else None)
 
@@ -43,7 +55,7 @@ def test_interrupted_again_and_again_a_run_gives_the_same_bits(toy, tmp_path, gi
     rough = learner()
     _, outcome = toy.train(tmp_path / "rough", rough, **given)
     assert outcome.resumed_from == stops[-1]
-    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    assert toy.curve(tmp_path / "rough") == toy.curve(tmp_path / "smooth")
     toy.assert_same(toy.weights(rough), toy.weights(smooth))
     assert outcome.validation == expected.validation
     a, b = outcome.progress, expected.progress
@@ -67,7 +79,7 @@ def test_an_interrupt_in_the_middle_of_a_step_waits_for_its_end(toy, tmp_path, m
         toy.train(tmp_path / "rough", rough, logging_steps=4)
     _, outcome = toy.train(tmp_path / "rough", after, logging_steps=4)
     assert outcome.resumed_from == math.ceil(moment / 3)
-    assert toy.losses(tmp_path / "rough") == toy.losses(tmp_path / "smooth")
+    assert toy.curve(tmp_path / "rough") == toy.curve(tmp_path / "smooth")
     toy.assert_same(toy.weights(after), toy.weights(smooth))
 
 
@@ -80,64 +92,63 @@ torch.set_num_threads(1)
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 if moment == "while saving":
-    from headstart.core import artifact
-    replace = artifact._replace
+    rename = os.rename
     def torn(staging, target):
-        if target.name == f"step-{step:09d}":
+        if pathlib.Path(target).name == f"step-{step:09d}":
             die()
-        replace(staging, target)
-    artifact._replace = torn
-trackers = [toy["At"](step, die)] if moment == "while logging" else []
-toy["train"](folder, toy["ToyLearner"](), *trackers, save_interval_minutes=1e-9)
+        rename(staging, target)
+    os.rename = torn
+callbacks = [toy["At"](step, die)] if moment == "while logging" else []
+toy["train"](folder, toy["ToyLearner"](), *callbacks, save_interval_minutes=1e-9)
 """
 
 
 @pytest.mark.parametrize(("step", "moment"), [(7, "while logging"), (4, "while saving")])
-def test_killed_outright_a_run_gives_the_same_bits(toy, tmp_path, step, moment):
+def test_a_killed_run_gives_the_same_bits(toy, tmp_path, step, moment):
     smooth, after = toy.Learner(), toy.Learner()
     toy.train(tmp_path / "smooth", smooth)
     rough = tmp_path / "rough"
     command = [toy.python, "-c", _KILLED, toy.source, rough, str(step), moment]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == -signal.SIGKILL, found.stderr
+    killed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     _, outcome = toy.train(rough, after)
     assert outcome.resumed_from == step - 1
-    assert toy.losses(rough) == toy.losses(tmp_path / "smooth")
+    assert toy.curve(rough) == toy.curve(tmp_path / "smooth")
     toy.assert_same(toy.weights(after), toy.weights(smooth))
 
 
 def test_dropout_is_on_and_differs_by_step(toy, tmp_path):
     """Without this the tests above would prove little."""
-    with_noise, without = toy.Learner(dropout=0.3), toy.Learner(dropout=0.0)
-    toy.train(tmp_path / "a", with_noise)
+    with_dropout, without = toy.Learner(dropout=0.3), toy.Learner(dropout=0.0)
+    toy.train(tmp_path / "a", with_dropout)
     toy.train(tmp_path / "b", without)
-    assert toy.losses(tmp_path / "a") != toy.losses(tmp_path / "b")
+    assert toy.curve(tmp_path / "a") != toy.curve(tmp_path / "b")
 
 
-def test_the_global_generator_decides_nothing(toy, tmp_path):
+def test_the_global_generator_changes_nothing(toy, tmp_path):
     torch.manual_seed(1)
     toy.train(tmp_path / "a", toy.Learner())
     torch.manual_seed(2)
     toy.train(tmp_path / "b", toy.Learner())
-    assert toy.losses(tmp_path / "a") == toy.losses(tmp_path / "b")
+    assert toy.curve(tmp_path / "a") == toy.curve(tmp_path / "b")
 
 
 @pytest.mark.parametrize("micro", [1, 3, 7])
 def test_accumulation_equals_one_large_batch(toy, tmp_path, micro):
-    """Micro-batches hold different numbers of predictions, so averaging their means would not do."""
+    """Micro-batches hold different numbers of predictions, so averaging their means would be wrong."""
 
     def gradients(size):
-        learner = toy.Learner(dropout=0.0)
-        loop = toy.loop(tmp_path / str(size), learner, micro_batch_size=size, max_grad_norm=1e9)
-        loop._start_clock()
-        kept = {}
+        learner, results, kept = toy.Learner(dropout=0.0), Results(), {}
+        loop = toy.loop(
+            tmp_path / str(size), learner, results, budget="1 step", micro_batch_size=size, max_grad_norm=1e9
+        )
 
         def keep():
             kept.update({n: p.grad.clone() for n, p in learner.module.named_parameters() if p.grad is not None})
 
         loop.optimizer.step = keep
-        loss, norm, *_ = loop._step(next(batches_from(0, learner, 8, loop.micro, 5, 0)))
-        return loss, norm, kept
+        loop.run()
+        return results.all[0].loss, results.all[0].norm, kept
 
     (loss, norm, gradient), (one_loss, one_norm, one_gradient) = gradients(micro), gradients(8)
     assert loss == pytest.approx(one_loss, rel=1e-6) and norm == pytest.approx(one_norm, rel=1e-5)
@@ -151,27 +162,26 @@ def test_the_loss_is_the_mean_over_predictions(toy, tmp_path):
     with torch.no_grad():
         by_hand = float(learner.module(batch)) / learner.weight(batch)
     toy.train(tmp_path, learner)
-    assert dict(toy.losses(tmp_path)[0])["loss"] == pytest.approx(by_hand, rel=1e-6)
+    assert dict(toy.curve(tmp_path)[0])["loss"] == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_training_learns(toy, tmp_path):
     toy.train(tmp_path, toy.Learner(dropout=0.0), budget="60 steps")
-    curve = [dict(line)["loss"] for line in toy.losses(tmp_path) if "loss" in dict(line)]
-    assert curve[-1] < curve[0] / 2
+    losses = [dict(line)["loss"] for line in toy.curve(tmp_path) if "loss" in dict(line)]
+    assert losses[-1] < losses[0] / 2
 
 
-def test_a_loss_that_is_no_number_changes_nothing(toy, tmp_path):
-    learner = toy.Learner(poisoned=[0, 1, 2, 3, 4])
-    loop = toy.loop(tmp_path, learner)
+def test_a_nan_loss_changes_nothing(toy, tmp_path):
+    learner, results = toy.Learner(poisoned=[0, 1, 2, 3, 4]), Results()
+    loop = toy.loop(tmp_path, learner, results, budget="1 step")
     before = toy.weights(learner)
-    loop._start_clock()
-    loss, *_ = loop._step(next(batches_from(0, learner, 8, 3, 5, 0)))
-    assert math.isnan(loss) and loop.progress.bad_steps == 1 and loop.progress.step == 1
+    loop.run()
+    assert math.isnan(results.all[0].loss) and loop.progress.bad_steps == 1 and loop.progress.step == 1
     toy.assert_same(toy.weights(learner), before)
     assert not loop.optimizer.state and all(p.grad is None for p in learner.module.parameters())
 
 
-def test_bad_steps_in_between_are_survived_and_leave_moments_alone(toy, tmp_path):
+def test_a_run_survives_bad_steps_and_keeps_the_moments(toy, tmp_path):
     learner = toy.Learner(size=8, poisoned=[2, 3])
     loop, outcome = toy.train(tmp_path, learner, stop_after_bad_steps=3)
     assert outcome.progress.step == 12 and outcome.progress.bad_steps == 0
@@ -180,7 +190,7 @@ def test_bad_steps_in_between_are_survived_and_leave_moments_alone(toy, tmp_path
     assert state["step"] == 10 and torch.isfinite(state["exp_avg_sq"]).all()
 
 
-def test_a_gradient_that_is_no_number_is_a_bad_step_too(toy, tmp_path):
+def test_an_infinite_gradient_is_a_bad_step_too(toy, tmp_path):
     learner = toy.Learner()
     learner.module.hidden.weight.register_hook(lambda gradient: gradient * float("inf"))
     before = toy.weights(learner)
@@ -190,11 +200,11 @@ def test_a_gradient_that_is_no_number_is_a_bad_step_too(toy, tmp_path):
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_it_gives_up_after_the_stated_number(toy, tmp_path, limit):
+def test_a_run_fails_after_the_given_number_of_bad_steps(toy, tmp_path, limit):
     learner = toy.Learner(size=8, poisoned=range(3, 99))
-    with pytest.raises(DivergedError, match=rf"bad for {limit} steps in a row.*learning_rate"):
+    with pytest.raises(DivergedError, match=rf"NaN or Inf for {limit} steps in a row.*learning_rate"):
         toy.train(tmp_path, learner, stop_after_bad_steps=limit)
-    assert dict(toy.losses(tmp_path)[-1])["step"] == 3 + limit - 1
+    assert dict(toy.curve(tmp_path)[-1])["step"] == 3 + limit - 1
 
 
 def test_the_count_of_bad_steps_survives_a_resume(toy, tmp_path):
@@ -205,7 +215,7 @@ def test_the_count_of_bad_steps_survives_a_resume(toy, tmp_path):
         toy.train(tmp_path, learner(), toy.At(5, interrupt), stop_after_bad_steps=4)
     with pytest.raises(DivergedError):
         toy.train(tmp_path, learner(), stop_after_bad_steps=4)
-    assert dict(toy.losses(tmp_path)[-1])["step"] == 6
+    assert dict(toy.curve(tmp_path)[-1])["step"] == 6
 
 
 def test_the_best_weights_are_the_result(toy, tmp_path):
@@ -228,18 +238,20 @@ def test_without_keep_best_the_last_weights_are_the_result(toy, tmp_path):
     assert outcome.validation == {"score": 0.2}
 
 
-def test_what_is_told_was_measured_on_the_last_weights(toy, tmp_path, monkeypatch):
-    """A save may take the rest of the time, after a step that held-out data has not seen."""
+def test_the_result_is_evaluated_on_the_last_weights(toy, tmp_path, monkeypatch):
+    """A save may use up the rest of the time after a step that was not evaluated."""
+    clock = [0.0]
+
+    def passes(seconds: float) -> float:
+        clock[0] += seconds
+        return clock[0]
+
+    monkeypatch.setattr("headstart.training.loop.time", SimpleNamespace(monotonic=lambda: passes(0.001)))
+
     learner = toy.Learner()
     learner.scores = [0.5, 0.7]
-    loop = toy.loop(tmp_path, learner, budget="1 h", eval_count=2, save_interval_minutes=1e-9)
-
-    def save():
-        if loop.progress.step in (3, 5):
-            loop._started -= 1900
-        loop._tick()
-
-    monkeypatch.setattr(loop, "save", save)
+    jumps = [toy.At(step, lambda: passes(1900)) for step in (3, 5)]
+    loop = toy.loop(tmp_path, learner, *jumps, budget="1 h", eval_count=2, save_interval_minutes=1e-9)
     outcome = loop.run()
     assert outcome.progress.step == 5 and outcome.validation == {"score": 0.7}
 
@@ -267,22 +279,22 @@ def test_the_best_weights_survive_a_resume(toy, tmp_path):
         ([0.5, 0.4, 0.6, 0.3, 0.2, 0.6], 2, 10, 6),
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6], 1, 12, 12),
     ],
-    ids=["stops", "the same is no gain", "a gain renews it", "never lost"],
+    ids=["stops", "an equal score is no improvement", "an improvement resets the count", "never stops early"],
 )
-def test_it_stops_when_it_runs_out_of_patience(toy, tmp_path, scores, patience, last, best):
+def test_a_run_stops_when_it_is_out_of_patience(toy, tmp_path, scores, patience, last, best):
     learner = toy.Learner()
     learner.scores = list(scores)
     kept = {}
     at_best = toy.At(best, lambda: kept.update(toy.weights(learner)))
     _, outcome = toy.train(tmp_path, learner, at_best, keep_best=True, eval_count=6, early_stopping_patience=patience)
     assert (outcome.progress.step, outcome.progress.best_step) == (last, best)
-    assert learner.scores == [], "it measures the best weights once more, and nothing after that"
+    assert learner.scores == [], "the best weights are evaluated once more, and nothing after that"
     toy.assert_same(toy.weights(learner), kept)
 
 
 @pytest.mark.parametrize("stop", [5, 8])
 def test_patience_survives_a_resume(toy, tmp_path, stop):
-    """Stopped between two measurements, and just as it has lost its patience."""
+    """Interrupted between two evaluations, and just as it has run out of patience."""
     rough = toy.Learner()
     rough.scores = [0.9, 0.3, 0.2, 0.1][: stop // 2]
     with pytest.raises(KeyboardInterrupt):
@@ -293,14 +305,14 @@ def test_patience_survives_a_resume(toy, tmp_path, stop):
     assert (outcome.progress.step, outcome.progress.best_step, rough.scores) == (8, 2, [])
 
 
-def test_patience_needs_best_weights_and_time(toy, tmp_path):
-    with pytest.raises(RecipeError, match=r"training\.early_stopping_patience is 2.*last weights"):
+def test_patience_needs_best_weights_and_enough_evaluations(toy, tmp_path):
+    with pytest.raises(RecipeError, match=r"`training\.early_stopping_patience` is 2.*last weights"):
         toy.loop(tmp_path, toy.Learner(), early_stopping_patience=2)
-    with pytest.raises(ValueError, match="early_stopping_patience is 3 and eval_count is 3"):
+    with pytest.raises(ValueError, match="early_stopping_patience is 3, but eval_count is 3"):
         toy.settings(early_stopping_patience=3)
 
 
-def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):
+def test_an_interrupt_at_the_last_step_loses_nothing(toy, tmp_path):
     smooth, after = toy.Learner(), toy.Learner()
     _, expected = toy.train(tmp_path / "a", smooth)
     with pytest.raises(KeyboardInterrupt):
@@ -308,17 +320,17 @@ def test_an_interrupt_at_the_very_end_loses_nothing(toy, tmp_path):
     _, outcome = toy.train(tmp_path / "b", after)
     assert outcome.resumed_from == 12 and outcome.validation == expected.validation
     toy.assert_same(toy.weights(after), toy.weights(smooth))
-    assert toy.losses(tmp_path / "a") == toy.losses(tmp_path / "b")
+    assert toy.curve(tmp_path / "a") == toy.curve(tmp_path / "b")
 
 
 @pytest.mark.parametrize(("eval_count", "steps"), [(0, [12]), (3, [4, 8, 12]), (12, list(range(1, 13)))])
-def test_held_out_data_is_measured_as_often_as_asked(toy, tmp_path, evaluations, steps):
-    toy.train(tmp_path, toy.Learner(), eval_count=evaluations)
-    lines = map(dict, toy.losses(tmp_path))
+def test_held_out_data_is_evaluated_eval_count_times(toy, tmp_path, eval_count, steps):
+    toy.train(tmp_path, toy.Learner(), eval_count=eval_count)
+    lines = map(dict, toy.curve(tmp_path))
     assert [line["step"] for line in lines if "validation/score" in line] == steps
 
 
-def test_a_budget_of_time_ends_and_counts_on_after_a_resume(toy, tmp_path):
+def test_a_budget_of_time_ends_and_continues_after_a_resume(toy, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         toy.train(tmp_path, toy.Learner(), toy.At(2, interrupt), budget="0.3 s")
     _, outcome = toy.train(tmp_path, toy.Learner(), budget="0.3 s")
@@ -333,7 +345,7 @@ def test_flops_budget_and_counts(toy, tmp_path):
 
 def test_rates_follow_the_schedule(toy, tmp_path):
     toy.train(tmp_path, toy.Learner(), warmup_ratio=0.25)
-    rates = [dict(line)["learning_rate"] for line in toy.losses(tmp_path) if "learning_rate" in dict(line)]
+    rates = [dict(line)["learning_rate"] for line in toy.curve(tmp_path) if "learning_rate" in dict(line)]
     assert rates[0] == 0 and rates[3] == pytest.approx(0.02) and max(rates) == rates[3]
     assert rates[-1] == pytest.approx(0.02 / 9)
 

@@ -1,17 +1,18 @@
-"""Muon and AdamW under one roof: the same steps as torch's two, and the same bits after an interruption."""
+"""Muon and AdamW as one optimizer: the same steps as torch's two optimizers, and the same bits after a resume."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 import torch
 
 from headstart.training import optimizer, precision
-from headstart.training.loop import Loop
-from headstart.training.muon import Muon, layer_matrices, orthogonalised
+from headstart.training.muon import Muon, layer_matrices, orthogonalized
 
 
 def learner_of(toy):
-    """The toy learner, its hidden matrix inside a stack of layers."""
+    """Return the toy learner with its hidden matrix in a stack of layers."""
     learner = toy.Learner()
     learner.module.layers = torch.nn.ModuleList([learner.module.hidden])
     return learner
@@ -31,7 +32,7 @@ def test_only_matrices_of_repeated_layers_are_orthogonal(toy):
     assert rates[id(learner.module.embedding.weight)] == pytest.approx(0.01)
 
 
-def test_in_bf16_steps_are_those_of_torchs_two(toy, monkeypatch):
+def test_bf16_steps_equal_those_of_torchs_two_optimizers(toy, monkeypatch):
     monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     ours, theirs = learner_of(toy), learner_of(toy)
     settings = toy.settings(optim="muon", learning_rate=0.01, weight_decay=0.1)
@@ -63,28 +64,28 @@ def test_in_bf16_steps_are_those_of_torchs_two(toy, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 30), (24, 120), (120, 24)])
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
-def test_singular_values_come_near_to_one_and_directions_stay(shape, kind):
+def test_singular_values_come_near_one_and_directions_stay(shape, kind):
     torch.manual_seed(0)
     left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
     values = torch.logspace(0, -1.5, len(right))
-    found = left.mT @ orthogonalised((left * values) @ right, kind).float() @ right.mT
-    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.3)).all()
-    assert (found - found.diagonal().diag()).abs().max() < (0.1 if kind == torch.bfloat16 else 1e-3)
+    result = left.mT @ orthogonalized((left * values) @ right, kind).float() @ right.mT
+    assert ((result.diagonal() > 0.6) & (result.diagonal() < 1.3)).all()
+    assert (result - result.diagonal().diag()).abs().max() < (0.1 if kind == torch.bfloat16 else 1e-3)
 
 
 @pytest.mark.parametrize("shape", [(40, 200), (200, 40)])
-def test_the_way_over_the_square_is_the_plain_iteration(shape, monkeypatch):
-    # A gradient is nearly singular: most of it lies in a few directions.
+def test_iterating_on_the_gram_matrix_equals_the_plain_iteration(shape, monkeypatch):
+    # A gradient is nearly singular: most of it is in a few directions.
     torch.manual_seed(0)
     matrix = torch.randn(shape[0], 3) @ torch.randn(3, shape[1]) + 1e-4 * torch.randn(shape)
-    short = orthogonalised(matrix, torch.float32)
+    short = orthogonalized(matrix, torch.float32)
     monkeypatch.setattr("headstart.training.muon._LONG", float("inf"))
-    exact = orthogonalised(matrix.double(), torch.float64)
+    exact = orthogonalized(matrix.double(), torch.float64)
     assert (short - exact).norm() < 2e-3 * exact.norm()
-    assert (short - orthogonalised(matrix, torch.float32)).norm() < 2e-3 * exact.norm()
+    assert (short - orthogonalized(matrix, torch.float32)).norm() < 2e-3 * exact.norm()
 
 
-def test_a_matrix_without_a_gradient_stays(toy):
+def test_a_matrix_without_a_gradient_does_not_change(toy):
     learner = learner_of(toy)
     built = optimizer.build(learner.module, learner.parameter_groups(), toy.settings(optim="muon"))
     before = learner.module.hidden.weight.clone()
@@ -92,24 +93,12 @@ def test_a_matrix_without_a_gradient_stays(toy):
     assert torch.equal(learner.module.hidden.weight, before)
 
 
-def test_interrupted_it_gives_the_same_bits(toy, tmp_path):
-    settings = toy.settings(optim="muon", budget="8 steps")
-
-    def loop(folder, learner):
-        return Loop(learner, settings, batch_size=4, seed=0, folder=folder, fingerprint="x")
-
-    smooth = learner_of(toy)
-    loop(tmp_path / "smooth", smooth).run()
-    first = learner_of(toy)
-    stopped = loop(tmp_path / "rough", first)
-    steps = stopped._batches()
-    for _ in range(3):
-        stopped._start_clock()
-        stopped._step(next(steps))
-    stopped.save()
-    again = learner_of(toy)
-    resumed = loop(tmp_path / "rough", again)
-    assert resumed.restore().resumed_from == 3
-    resumed.run()
-    for name, value in smooth.module.state_dict().items():
-        assert torch.equal(value, again.module.state_dict()[name]), name
+def test_an_interrupted_run_gives_the_same_bits(toy, tmp_path):
+    given = {"optim": "muon", "budget": "8 steps"}
+    smooth, rough = learner_of(toy), learner_of(toy)
+    toy.train(tmp_path / "smooth", smooth, **given)
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path / "rough", learner_of(toy), toy.At(3, lambda: signal.raise_signal(signal.SIGINT)), **given)
+    _, outcome = toy.train(tmp_path / "rough", rough, **given)
+    assert outcome.resumed_from == 3
+    toy.assert_same(toy.weights(rough), toy.weights(smooth))

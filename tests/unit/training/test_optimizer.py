@@ -1,4 +1,4 @@
-"""AdamW's groups: decay on matrices alone, and each group's factor on the rate."""
+"""AdamW's groups: weight decay on matrices only, and a learning-rate factor per group."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headstart.core.data import ParameterGroup
 from headstart.training import optimizer
 
 
-def names_of(module, optimised, wanted) -> set[str]:
+def names_of(module, built, matches) -> set[str]:
     by_id = {id(p): name for name, p in module.named_parameters()}
-    return {by_id[id(p)] for group in optimised.param_groups if wanted(group) for p in group["params"]}
+    return {by_id[id(p)] for group in built.param_groups if matches(group) for p in group["params"]}
 
 
 def test_only_matrices_decay(toy):
@@ -49,7 +49,7 @@ def test_settings_reach_adam(toy):
         assert (group["betas"], group["eps"], group["lr"]) == ((0.8, 0.95), 1e-7, 0.003)
 
 
-def test_decay_alone_shrinks_matrices_and_leaves_vectors(toy):
+def test_weight_decay_shrinks_matrices_and_not_vectors(toy):
     learner = toy.Learner()
     before = toy.weights(learner)
     built = optimizer.build(learner.module, learner.parameter_groups(), toy.settings(weight_decay=0.5))

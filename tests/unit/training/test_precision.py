@@ -1,4 +1,4 @@
-"""Number formats follow the machine."""
+"""Number formats are chosen by what the machine supports."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 from headstart.training import precision
 
 
-def test_a_stated_format_is_kept_and_auto_becomes_one_of_two():
+def test_auto_resolves_to_bf16_or_fp32_and_other_values_stay():
     cpu = torch.device("cpu")
     assert precision.resolve("fp32", cpu) == "fp32" and precision.resolve("bf16", cpu) == "bf16"
     assert precision.resolve("auto", cpu) == ("bf16" if precision.has_fast_bf16(cpu) else "fp32")
 
 
-def test_autocast_does_what_it_says():
+def test_autocast_sets_the_dtype():
     a, cpu = torch.ones(4, 4), torch.device("cpu")
     with precision.autocast("bf16", cpu):
         assert (a @ a).dtype == torch.bfloat16

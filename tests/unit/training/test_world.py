@@ -1,4 +1,4 @@
-"""Several processes train as one does: the same batches, losses, gradients and weights."""
+"""Several processes train like one: the same batches, losses, gradients and weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,29 +16,28 @@ from safetensors.torch import load_file
 
 from headstart.core import artifact
 from headstart.core.errors import RecipeError
-from headstart.training.batches import _Steps, global_batch
-from headstart.training.progress import read_curve
+from headstart.training.batches import StepBatches, global_batch
 from headstart.training.world import World
 
-# A process that has loaded torch forks the ranks of each request, so that they start at once. Each writes what it
-# ended with; the leader also the curve.
+# A process that has imported torch forks the ranks of each request, so that they start at once. Each rank writes its
+# results; rank 0 also writes metrics.jsonl.
 _NURSERY = """
 import json, os, pathlib, runpy, signal, sys, traceback
 import torch
 from torch.distributed import TCPStore
 from safetensors.torch import save_file
-from headstart.core.contracts import ParameterGroup
+from headstart.core.data import ParameterGroup
 from headstart.training import interruption
-from headstart.training.progress import JsonLines
+from headstart.training.trackers.metrics_file import MetricsFileCallback
 from headstart.training.world import joined
-interruption._LOOKED_FOR_EVERY = 0.01
+interruption._POLL_SECONDS = 0.01
 torch.set_num_threads(1)
 toy = runpy.run_path(sys.argv[1])
 
 def train(folder, given):
     seen = []
     size, dropout, threads = given.pop("size", 20), given.pop("dropout", 0.0), given.pop("threads", False)
-    starts = given.pop("starts", 0.0)
+    starts, announce = given.pop("starts", 0.0), given.pop("announce", 0)
 
     class Learner(toy["ToyLearner"]):
         def batch(self, samples):
@@ -57,20 +55,20 @@ def train(folder, given):
 
     with joined() as world:
         learner = Learner(size=size, dropout=dropout)
-        loop = toy["loop_of"](folder, learner, world=world, **given)
-        start = loop.restore()
-        curve = JsonLines(folder / "metrics.jsonl", start.resumed_from) if world.leads else None
-        told = {"stopped": False}
+        tell = toy["At"](announce, lambda: os.write(1, b"announced\\n"))
+        callbacks = [MetricsFileCallback(), tell] if world.is_main else []
+        loop = toy["loop_of"](folder, learner, *callbacks, world=world, **given)
+        loop.restore()
+        result = {"stopped": False, "resumed": loop.progress.step}
         try:
-            told["validation"] = loop.run([curve] if curve else []).validation
+            result["validation"] = loop.run().validation
         except KeyboardInterrupt as stopped:
-            told["stopped"] = str(stopped)
+            result["stopped"] = str(stopped)
         progress = loop.progress
         state = {name: value.clone().contiguous() for name, value in learner.module.state_dict().items()}
         save_file(state, folder / f"weights-{world.rank}.safetensors")
-        told |= {"seen": seen, "step": progress.step, "seconds": progress.seconds, "tokens": progress.tokens,
-                 "resumed": start.resumed_from}
-        (folder / f"told-{world.rank}.json").write_text(json.dumps(told))
+        result |= {"seen": seen, "step": progress.step, "seconds": progress.seconds, "tokens": progress.tokens}
+        (folder / f"result-{world.rank}.json").write_text(json.dumps(result))
 
 def begin(rank, count, port, folder, given):
     child = os.fork()
@@ -89,7 +87,7 @@ def begin(rank, count, port, folder, given):
 print("ready", flush=True)
 for line in sys.stdin:
     count, folder, given = json.loads(line)
-    # As under torchrun, the ranks meet at a store of their parent's: a port is never free and then taken.
+    # As under torchrun, the ranks meet at a store of their parent, so that no other process can take the port.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     children = [begin(rank, count, store.port, folder, given) for rank in range(count)]
     print(json.dumps(children), flush=True)
@@ -106,21 +104,24 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def ranks(toy):
-    """Train the toy in some processes; returns what each of them tells and ended with."""
+    """Train the toy in several processes; returns the results and the weights of each rank."""
     command = [sys.executable, "-c", _NURSERY, str(toy.source)]
     nursery = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert nursery.stdout.readline() == "ready\n"
 
-    def run(count: int, folder: Path, on_start=None, **given):
+    def run(count: int, folder: Path, at_step: int = 0, action=None, **given):
+        """`action` gets the process ids of the ranks as soon as rank 0 has logged the step."""
         folder.mkdir(parents=True, exist_ok=True)
+        given["announce"] = at_step
         nursery.stdin.write(json.dumps([count, str(folder), given]) + "\n")
         nursery.stdin.flush()
         children = json.loads(nursery.stdout.readline())
-        if on_start:
-            on_start(children)
+        if action:
+            assert nursery.stdout.readline() == "announced\n"
+            action(children)
         assert json.loads(nursery.stdout.readline()) == [0] * count
-        told = [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(count)]
-        return told, [load_file(folder / f"weights-{rank}.safetensors") for rank in range(count)]
+        results = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(count)]
+        return results, [load_file(folder / f"weights-{rank}.safetensors") for rank in range(count)]
 
     yield run
     nursery.kill()
@@ -128,27 +129,27 @@ def ranks(toy):
 
 
 def losses(toy, folder: Path) -> list[float]:
-    return [dict(line)["loss"] for line in toy.losses(folder) if "loss" in dict(line)]
+    return [dict(line)["loss"] for line in toy.curve(folder) if "loss" in dict(line)]
 
 
 @pytest.mark.parametrize(("count", "micro"), [(2, None), (2, 1), (2, 3), (4, 1), (3, 2)])
-def test_ranks_train_as_one_process_does(toy, tmp_path, ranks, count, micro):
-    """Shares of a batch hold different numbers of predictions and, of three, of samples."""
+def test_ranks_train_like_one_process(toy, tmp_path, ranks, count, micro):
+    """The parts of a batch differ in predictions and, with three ranks, in samples."""
     alone = toy.Learner(dropout=0.0)
     _, expected = toy.train(tmp_path / "alone", alone, micro_batch_size=micro)
-    told, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro)
+    results, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro)
     assert losses(toy, tmp_path / "ranks") == pytest.approx(losses(toy, tmp_path / "alone"), rel=1e-5)
     for name, value in toy.weights(alone).items():
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
-        assert all(torch.equal(one[name], weights[0][name]) for one in weights), f"{name} differs between processes"
-    assert all(one["tokens"] == expected.progress.tokens and one["step"] == 12 for one in told)
-    assert all(one["validation"] == told[0]["validation"] for one in told)
+        assert all(torch.equal(other[name], weights[0][name]) for other in weights), f"{name} differs between processes"
+    assert all(r["tokens"] == expected.progress.tokens and r["step"] == 12 for r in results)
+    assert all(r["validation"] == results[0]["validation"] for r in results)
 
 
-def test_time_ends_all_ranks_at_the_same_step_and_the_leader_measures_with_all_threads(toy, tmp_path, ranks):
-    told, _ = ranks(2, tmp_path, budget="1 s", eval_count=20, save_interval_minutes=1e-3, threads=True)
-    assert told[0]["step"] == told[1]["step"] > 1 and told[0]["seconds"] == told[1]["seconds"] >= 1
-    assert told[0]["validation"] == {"score": 2.0}
+def test_time_ends_all_ranks_at_the_same_step_and_rank_0_evaluates_with_all_threads(toy, tmp_path, ranks):
+    (first, second), _ = ranks(2, tmp_path, budget="1 s", eval_count=20, save_interval_minutes=1e-3, threads=True)
+    assert first["step"] == second["step"] > 1 and first["seconds"] == second["seconds"] >= 1
+    assert first["validation"] == {"score": 2.0}
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -161,11 +162,11 @@ def test_ranks_resume_to_the_bit_with_dropout(toy, tmp_path, ranks, parallel):
         "save_total_limit": 20,
     }
     ranks(2, tmp_path, **given)
-    smooth, curve = ranks(2, tmp_path / "again", **given)[1], toy.losses(tmp_path)
-    assert toy.losses(tmp_path / "again") == curve, "two runs of the same ranks differ"
+    smooth, curve = ranks(2, tmp_path / "again", **given)[1], toy.curve(tmp_path)
+    assert toy.curve(tmp_path / "again") == curve, "two runs of the same ranks differ"
     forget_after(tmp_path, 5)
-    told, weights = ranks(2, tmp_path, **given)
-    assert [one["resumed"] for one in told] == [5, 5] and toy.losses(tmp_path) == curve
+    results, weights = ranks(2, tmp_path, **given)
+    assert [r["resumed"] for r in results] == [5, 5] and toy.curve(tmp_path) == curve
     toy.assert_same(weights[0], smooth[0])
 
 
@@ -178,41 +179,41 @@ def test_groups_that_start_later_do_so_in_all_ranks(toy, tmp_path, ranks):
 
 
 @pytest.mark.parametrize(("count", "micro"), [(2, None), (2, 2), (4, 1)])
-def test_sharded_ranks_train_as_one_process_does(toy, tmp_path, ranks, count, micro):
+def test_sharded_ranks_train_like_one_process(toy, tmp_path, ranks, count, micro):
     alone = toy.Learner(dropout=0.0)
     toy.train(tmp_path / "alone", alone, micro_batch_size=micro)
-    told, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro, parallel="fsdp")
+    results, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro, parallel="fsdp")
     assert losses(toy, tmp_path / "ranks") == pytest.approx(losses(toy, tmp_path / "alone"), rel=1e-5)
     for name, value in toy.weights(alone).items():
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
-        assert all(torch.equal(one[name], weights[0][name]) for one in weights), f"{name} differs between processes"
-    assert all(one["validation"] == told[0]["validation"] for one in told)
+        assert all(torch.equal(other[name], weights[0][name]) for other in weights), f"{name} differs between processes"
+    assert all(r["validation"] == results[0]["validation"] for r in results)
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Take the checkpoints after a step away, as if the run had been killed there."""
+    """Delete the checkpoints after a step, as if the run had been killed there."""
     for path in (folder / "checkpoints").glob("step-*"):
         if int(path.name.removeprefix("step-")) > step:
             shutil.rmtree(path)
 
 
-def test_a_run_goes_on_whole_or_sharded_in_one_process_or_several(toy, tmp_path, ranks):
-    """Two shard it, one goes on, two hold it whole, four shard it, one ends it: the curve is that of one process."""
+def test_a_run_resumes_whole_or_sharded_in_one_process_or_several(toy, tmp_path, ranks):
+    """Sharded on two ranks, then one process, DDP on two, sharded on four, one process: the curve is that of one."""
     alone = toy.Learner(dropout=0.0)
     toy.train(tmp_path / "alone", alone)
     folder, kept = tmp_path / "ranks", {"save_interval_minutes": 1e-9, "save_total_limit": 20}
     ways = [(2, "fsdp", 0), (1, "ddp", 3), (2, "fsdp", 5), (2, "ddp", 7), (4, "fsdp", 9), (1, "ddp", 11)]
     for count, parallel, start in ways:
         forget_after(folder, start)
-        told, weights = ranks(count, folder, parallel=parallel, **kept)
-        assert [one["resumed"] for one in told] == [start] * count
+        results, weights = ranks(count, folder, parallel=parallel, **kept)
+        assert [r["resumed"] for r in results] == [start] * count
     assert losses(toy, folder) == pytest.approx(losses(toy, tmp_path / "alone"), rel=1e-5)
     for name, value in toy.weights(alone).items():
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_checkpoint_holds_no_pickle_whoever_wrote_it(tmp_path, ranks, parallel):
+def test_a_checkpoint_of_several_ranks_contains_no_pickle(tmp_path, ranks, parallel):
     ranks(2, tmp_path, parallel=parallel, save_interval_minutes=1e-9)
     files = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json"}
@@ -222,58 +223,88 @@ def test_a_checkpoint_holds_no_pickle_whoever_wrote_it(tmp_path, ranks, parallel
 
 
 @pytest.mark.parametrize("how", ["SIGTERM to one", "SIGINT to all", "SIGUSR1 to one", "file"])
-def test_asked_to_stop_all_ranks_leave_at_the_same_step_and_go_on_to_the_same_bits(toy, tmp_path, ranks, how):
+def test_a_request_stops_all_ranks_at_the_same_step_and_they_resume_to_the_same_bits(toy, tmp_path, ranks, how):
     given = {"dropout": 0.3, "micro_batch_size": 2, "budget": "60 steps", "size": 64}
     smooth = ranks(2, tmp_path / "smooth", **given)[1]
     folder = tmp_path / "rough"
 
     def stop(children):
-        wait_for(lambda: len(read_curve(folder / "metrics.jsonl")) > 4)
         if how == "file":
             (folder / "stop").touch()
         else:
-            word, _, whom = how.partition(" to ")
-            for child in children[1:] if whom == "one" else children:
-                os.kill(child, getattr(signal, word))
+            name, _, target = how.partition(" to ")
+            for child in children[1:] if target == "one" else children:
+                os.kill(child, getattr(signal, name))
 
-    told, _ = ranks(2, folder, stop, **given)
-    assert all(one["stopped"] for one in told) and 4 < told[0]["step"] == told[1]["step"] < 60
+    (first, second), _ = ranks(2, folder, 5, stop, **given)
+    assert first["stopped"] and second["stopped"] and 4 < first["step"] == second["step"] < 60
     again, weights = ranks(2, folder, **given)
-    assert [one["resumed"] for one in again] == [told[0]["step"]] * 2 and not (folder / "stop").exists()
-    assert toy.losses(folder) == toy.losses(tmp_path / "smooth")
+    assert [r["resumed"] for r in again] == [first["step"]] * 2 and not (folder / "stop").exists()
+    assert toy.curve(folder) == toy.curve(tmp_path / "smooth")
     toy.assert_same(weights[0], smooth[0])
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["plain", "lengths"])
-def test_shares_make_up_the_global_batch(toy, size, kind):
+def test_the_parts_of_all_ranks_make_up_the_global_batch(toy, size, kind):
     learner = toy.Learner(lengths=[index % 5 for index in range(20)] if kind == "lengths" else None)
     seen: list = []
     learner.batch = lambda samples: seen.extend(samples) or {}
     for step in range(6):
         seen.clear()
         for rank in range(size):
-            _Steps(learner, 8, 3, 5, rank, size)[step]
+            StepBatches(learner, 8, 3, 5, rank=rank, size=size)[step]
         expected = global_batch(learner, step, 8, 5)
         assert sorted(seen) == sorted(expected) and (size > 1 or seen == expected)
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
-    [({}, "reads 8 samples, and 3 processes shard"), ({"optim": "muon"}, "optim is muon and training.parallel fsdp")],
+    ("given", "message"),
+    [
+        ({}, "reads 8 samples, which 3 processes cannot share evenly"),
+        ({"optim": "muon"}, "`training.optim` is muon, but `training.parallel` is fsdp"),
+    ],
 )
-def test_what_cannot_be_sharded_is_refused(toy, tmp_path, given, found):
-    with pytest.raises(RecipeError, match=found):
+def test_settings_that_cannot_be_sharded_are_refused(toy, tmp_path, given, message):
+    with pytest.raises(RecipeError, match=message):
         toy.loop(tmp_path, toy.Learner(), world=World(0, 2 if given else 3), parallel="fsdp", **given)
 
 
-def test_a_batch_too_small_for_its_processes_is_refused(toy, tmp_path):
-    with pytest.raises(RecipeError, match="reads 8 samples, and 9 processes share them"):
+def test_a_batch_smaller_than_the_number_of_processes_is_refused(toy, tmp_path):
+    with pytest.raises(RecipeError, match="reads 8 samples, but there are 9 processes"):
         toy.loop(tmp_path, toy.Learner(), world=World(0, 9))
+
+
+_COLLECTIVES = """
+import json, sys
+from headstart.training.world import joined
+with joined() as world:
+    found = {
+        "sum": world.all_reduce_sum(world.rank + 1, 0.5),
+        "broadcast": world.broadcast({"from": world.rank, "text": "é" * 300}),
+        "gather": world.all_gather({"rank": world.rank, "names": ["x"] * 10 ** world.rank}),
+    }
+    with world.main_first():
+        pass
+    json.dump(found, open(sys.argv[1] + f"/{world.rank}.json", "w"))
+"""
+
+
+def test_collectives_exchange_json(tmp_path):
+    """Messages of different lengths; no value is pickled."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "localhost:0", str(tmp_path / "code.py"), str(tmp_path),
+    ]  # fmt: skip
+    (tmp_path / "code.py").write_text(_COLLECTIVES)
+    subprocess.run(command, check=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    for rank in range(3):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found["sum"] == [6.0, 1.5] and found["broadcast"] == {"from": 0, "text": "é" * 300}
+        assert [(v["rank"], len(v["names"])) for v in found["gather"]] == [(0, 1), (1, 10), (2, 100)]
+
+
+def test_a_single_process_exchanges_nothing():
+    world, value = World(), {"a": object()}
+    assert world.is_main and world.broadcast(value) is value and world.all_gather(value) == [value]
+    assert world.all_reduce_sum(1.0, 2.0) == [1.0, 2.0]

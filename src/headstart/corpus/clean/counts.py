@@ -1,7 +1,7 @@
-"""What quality rules count in a text, as native expressions over the column `text` and by its pieces.
+"""What quality rules count in a text, with native expressions over the column `text` and over its pieces.
 
-A word is a run of characters between blanks, a line one with something on it, a paragraph what stands between blank
-lines. A line or paragraph is duplicated where it stood before in the same text.
+Words are separated by whitespace and paragraphs by blank lines; empty lines do not count. A line or paragraph is
+repeated if it occurred before in the same text.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _TERMINAL = """[.!?…"'”’»。！？](?:\\[[0-9]+\\])?"""
 
 
-def measured(texts: pa.ChunkedArray | pa.Array, names: Collection[str]) -> Values:
-    """Return the numbers of each name, one for each text."""
+def count(texts: pa.ChunkedArray | pa.Array, names: Collection[str]) -> Values:
+    """Return the named counts, each with one number per text."""
     native = {name: EXPRESSIONS[name]() for name in names if name in EXPRESSIONS}
     table = evaluate(pa.table({"text": texts}), native)
-    found = {name: table[name].to_numpy().astype(np.float64) for name in native}
-    for one, cut in {"line": lines_of, "paragraph": paragraphs_of}.items():
-        if f"distinct {one}s" in names:
-            numbers = cut(texts).numbers()
-            found |= {
-                f"{one}s": numbers["all"],
-                f"distinct {one}s": numbers["distinct"],
-                f"characters in {one}s": numbers["characters"],
-                f"characters in distinct {one}s": numbers["distinct characters"],
+    counts = {name: table[name].to_numpy().astype(np.float64) for name in native}
+    for piece, split in {"line": lines_of, "paragraph": paragraphs_of}.items():
+        if f"distinct {piece}s" in names:
+            totals = split(texts).totals()
+            counts |= {
+                f"{piece}s": totals["all"],
+                f"distinct {piece}s": totals["distinct"],
+                f"characters in {piece}s": totals["characters"],
+                f"characters in distinct {piece}s": totals["distinct characters"],
             }
-    return found
+    return counts
 
 
 def _count(pattern: str) -> Callable[[], Expression]:
@@ -71,10 +71,10 @@ def _stop_words() -> Expression:
     from daft import DataType, col, lit
     from daft.functions import regexp
 
-    found = lit(0)
+    total = lit(0)
     for word in STOP_WORDS:
-        found = found + regexp(col("text"), rf"(?i-u:\b{word}\b)").cast(DataType.int32())
-    return found
+        total = total + regexp(col("text"), rf"(?i-u:\b{word}\b)").cast(DataType.int32())
+    return total
 
 
 EXPRESSIONS: dict[str, Callable[[], Expression]] = {

@@ -1,4 +1,4 @@
-"""FineWeb's rules of quality, found by comparing good text with bad: ends of lines, repeated lines, short lines."""
+"""FineWeb's quality rules, found by comparing good text with bad: line ends, repeated lines, short lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.corpus.clean.rules import Rule, Values, at_least, at_most, share
+from headstart.corpus.clean.rules import Rule, Values, at_least, at_most, ratio
 
 
 class FineWeb(Section):
@@ -19,12 +19,12 @@ class FineWeb(Section):
         "characters in distinct lines",
     )  # fmt: skip
 
-    min_ended_lines: float = Field(0.12, ge=0, le=1, description="share of lines that end with punctuation, at least")
-    max_repeated: float = Field(0.1, ge=0, le=1, description="share of characters in lines that repeat one, at most")
-    max_short_lines: float = Field(0.67, ge=0, le=1, description="share of lines under 30 characters, at most")
+    min_ended_lines: float = Field(0.12, ge=0, le=1, description="minimum fraction of lines that end with punctuation")
+    max_repeated: float = Field(0.1, ge=0, le=1, description="maximum fraction of characters in repeated lines")
+    max_short_lines: float = Field(0.67, ge=0, le=1, description="maximum fraction of lines under 30 characters")
 
     def rules(self) -> list[Rule]:
-        """Return the rules in the order in which they are asked."""
+        """Return the rules in the order in which they are applied."""
         return [
             at_least("fineweb.line_ends", "share of lines with an end", self.min_ended_lines),
             at_most("fineweb.repeated_lines", "share of characters in repeated lines", self.max_repeated),
@@ -33,10 +33,10 @@ class FineWeb(Section):
 
     @staticmethod
     def measures(counts: Values) -> Values:
-        """Return what the rules look at, from the counts."""
+        """Compute the measures that the rules compare with their thresholds."""
         inside = counts["characters in lines"]
         return {
-            "share of lines with an end": share(counts["lines with an end"], counts["lines"]),
-            "share of characters in repeated lines": share(inside - counts["characters in distinct lines"], inside),
-            "share of short lines": share(counts["short lines"], counts["lines"]),
+            "share of lines with an end": ratio(counts["lines with an end"], counts["lines"]),
+            "share of characters in repeated lines": ratio(inside - counts["characters in distinct lines"], inside),
+            "share of short lines": ratio(counts["short lines"], counts["lines"]),
         }

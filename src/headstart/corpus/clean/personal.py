@@ -1,7 +1,7 @@
-"""Personal data: e-mail and IP addresses, phone and card numbers and keys become typed placeholders, and are counted.
+"""Personal data: e-mail and IP addresses, phone and card numbers and keys are replaced by placeholders and counted.
 
-A native expression finds the texts that may hold some; only those are looked at with Python's patterns, which check
-what a pattern alone cannot say (a card's check digit, an address that leads nowhere).
+A native expression selects the texts that may contain personal data. Only those are searched with Python's patterns,
+and a function checks what a pattern cannot (the check digit of a card, a private IP address).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.steps import StepOutput, changed, flat, with_text
+from headstart.corpus.parts.steps import StepOutput, as_array, replace_where, with_text
 
 Kind = Literal["email", "ip", "phone", "card", "key"]
 
@@ -36,18 +36,17 @@ class PersonalConfig(Section):
 @dataclass(frozen=True)
 class _Pattern:
     gate: str
-    """A cheap native pattern without which a text holds nothing of this kind."""
+    """A cheap native pattern that occurs in every text with data of this kind."""
     pattern: re.Pattern[str]
-    real: Callable[[str], bool] = lambda _: True
+    is_valid: Callable[[str], bool] = lambda _: True
 
 
 def _is_public(address: str) -> bool:
-    """Say whether an address is somebody's: not private, reserved, or a version number like 1.2.3.4."""
+    """Return True if an IP address is public: not private, reserved, or invalid."""
     try:
-        found = ipaddress.ip_address(address)
+        return ipaddress.ip_address(address).is_global
     except ValueError:
         return False
-    return found.is_global
 
 
 def _passes_luhn(number: str) -> bool:
@@ -57,7 +56,7 @@ def _passes_luhn(number: str) -> bool:
 
 
 def _is_phone(number: str) -> bool:
-    """Accept 8 to 15 digits (E.164), written as phone numbers are, not as dates or ranges of years."""
+    """Return True for 8 to 15 digits (E.164) that are not a range of years."""
     digits = re.sub(r"\D", "", number)
     if not 8 <= len(digits) <= 15:
         return False
@@ -76,13 +75,15 @@ _PATTERNS: dict[Kind, _Pattern] = {
         r"AKIA|ASIA|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|sk-[A-Za-z0-9]|sk_live_|rk_live_|AIza|hf_[A-Za-z0-9]"
         r"|eyJ[A-Za-z0-9_-]{8}|-----BEGIN",
         re.compile(
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----"
+            # A block ends before the next one starts, and the parts of a token are bounded and never read again, so
+            # that many starts without an end do not take quadratic time.
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----BEGIN ).)*?-----END [A-Z ]*PRIVATE KEY-----"
             r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
             r"|\b(?:ghp|gho|ghs)_[A-Za-z0-9]{36}\b|\bgithub_pat_[A-Za-z0-9_]{22,}\b|\bglpat-[A-Za-z0-9_-]{20,}"
             r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"
             r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{20,}|\b[sr]k_live_[A-Za-z0-9]{16,}\b"
             r"|\bAIza[0-9A-Za-z_-]{35}|\bhf_[A-Za-z0-9]{30,}\b"
-            r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+            r"|\beyJ[A-Za-z0-9_-]{8,2048}+\.[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}",
             re.DOTALL,
         ),
     ),
@@ -119,16 +120,16 @@ _PATTERNS: dict[Kind, _Pattern] = {
 
 
 class Personal:
-    """Replace personal data by typed placeholders; nothing is dropped."""
+    """Replace personal data by typed placeholders; no document is dropped."""
 
     name = "personal"
 
     def __init__(self, config: PersonalConfig) -> None:
-        """Remember the section of the recipe."""
+        """Select the kinds of personal data that the recipe replaces."""
         self.kinds = [kind for kind in _PATTERNS if kind in config.replace]
 
     def apply(self, table: pa.Table) -> StepOutput:
-        """Return the batch with placeholders, and how many of each kind were put in."""
+        """Return the batch with placeholders, and the number of replacements of each kind."""
         from daft import col
         from daft.functions import regexp
 
@@ -136,40 +137,42 @@ class Personal:
         gates: dict[str, Any] = {kind: regexp(col("text"), _PATTERNS[kind].gate) for kind in self.kinds}
         if not gates:
             return StepOutput(table)
-        found = evaluate(table.select(["text"]), gates)
-        suspect = found[self.kinds[0]]
+        flags = evaluate(table.select(["text"]), gates)
+        suspect = flags[self.kinds[0]]
         for kind in self.kinds[1:]:
-            suspect = pc.or_(suspect, found[kind])
+            suspect = pc.or_(suspect, flags[kind])
         if not pc.any(suspect).as_py():
             return StepOutput(table, counts=counts)
-        suspect = flat(suspect)
-        flags = [found[kind].filter(suspect).to_pylist() for kind in self.kinds]
+        suspect = as_array(suspect)
+        columns = [flags[kind].filter(suspect).to_pylist() for kind in self.kinds]
         replaced = []
-        for text, *flagged in zip(table["text"].filter(suspect).to_pylist(), *flags, strict=True):
-            kinds = [kind for kind, flag in zip(self.kinds, flagged, strict=True) if flag]
+        for text, *row in zip(table["text"].filter(suspect).to_pylist(), *columns, strict=True):
+            kinds = [kind for kind, flag in zip(self.kinds, row, strict=True) if flag]
             replaced.append(replace(text, kinds, counts))
-        return StepOutput(with_text(table, changed(table["text"], suspect, replaced)), counts=counts)
+        return StepOutput(with_text(table, replace_where(table["text"], suspect, replaced)), counts=counts)
 
 
-def masked(text: str, config: PersonalConfig) -> str:
-    """Return one text with placeholders, as `Personal` puts them into batches of texts."""
+def mask(text: str, config: PersonalConfig) -> str:
+    """Return one text with the placeholders that `Personal` puts into a batch."""
     return replace(text, [kind for kind in _PATTERNS if kind in config.replace], Counter())
 
 
 def replace(text: str, kinds: list[Kind], counts: Counter[str]) -> str:
-    """Replace what is found of some kinds, and count it."""
+    """Replace personal data of the given kinds, and count the replacements."""
     for kind in kinds:
-        known, found = _PATTERNS[kind], 0
+        definition, replaced = _PATTERNS[kind], 0
 
-        def placeholder(match: re.Match[str], real: Callable[[str], bool] = known.real, mark: str = kind) -> str:
-            nonlocal found
-            if not real(match[0]):
+        def placeholder(
+            match: re.Match[str], is_valid: Callable[[str], bool] = definition.is_valid, kind: str = kind
+        ) -> str:
+            nonlocal replaced
+            if not is_valid(match[0]):
                 return match[0]
-            found += 1
-            return f"<{mark.upper()}>"
+            replaced += 1
+            return f"<{kind.upper()}>"
 
-        text = known.pattern.sub(placeholder, text)
-        if found:
-            counts[kind] += found
+        text = definition.pattern.sub(placeholder, text)
+        if replaced:
+            counts[kind] += replaced
             counts[f"documents with {kind}"] += 1
     return text

@@ -1,4 +1,4 @@
-"""The quality step: the published rules of Gopher, C4 and FineWeb by name, each with its threshold in the recipe."""
+"""The quality step: the published rules of Gopher, C4 and FineWeb, with their thresholds in the recipe."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from headstart.corpus.parts.steps import StepOutput, with_text
 
 
 class QualityConfig(Section):
-    """Which families of rules are asked; null leaves one out."""
+    """Which families of rules are applied; null turns one off."""
 
     gopher: Gopher | None = Field(Gopher(), description="words, symbols, bullets, stop words")
     repetition: Repetition | None = Field(Repetition(), description="lines, paragraphs and n-grams that repeat")
-    fineweb: FineWeb | None = Field(FineWeb(), description="ends of lines, repeated and short lines")
-    c4: C4 | None = Field(None, description="whole sentences only; takes out lines, so it is off unless asked for")
+    fineweb: FineWeb | None = Field(FineWeb(), description="line ends, repeated and short lines")
+    c4: C4 | None = Field(None, description="keep whole sentences only; off by default because it removes lines")
 
 
 class Quality:
-    """Drop a document by the first rule that it fails."""
+    """Drop each document that fails a rule, under the name of the first such rule."""
 
     name = "quality"
 
     def __init__(self, config: QualityConfig, exempt: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Remember the rules, and for each source the names of those that do not hold for it."""
+        """Build the rules; `exempt` names, for each source, the rules that are not applied to it."""
         self.config = config
         families = (config.gopher, config.repetition, config.fineweb, config.c4)
         self.families = [family for family in families if family is not None]
@@ -46,42 +46,42 @@ class Quality:
         self._require_known()
 
     def apply(self, table: pa.Table) -> StepOutput:
-        """Return the batch, C4's bad lines taken out, with a verdict on each document and its number of words."""
+        """Remove C4's bad lines if asked, and return the batch with a verdict on each document."""
         if self.config.c4 is not None:
-            table = self._without_bad_lines(table, self.config.c4)
+            table = self._remove_bad_lines(table, self.config.c4)
         values = self.measure(table["text"])
-        decided = verdict([], values, len(table))
+        verdicts = verdict([], values, len(table))
         for rules, rows in self._by_source(table):
-            mine = verdict(rules, values, len(table))
-            decided = mine if rows is None else pc.if_else(pa.array(rows), mine, decided)
-        return StepOutput(table, decided)
+            of_source = verdict(rules, values, len(table))
+            verdicts = of_source if rows is None else pc.if_else(pa.array(rows), of_source, verdicts)
+        return StepOutput(table, verdicts)
 
     def measure(self, texts: pa.Array | pa.ChunkedArray) -> Values:
-        """Return what the rules look at, by name, for each text."""
+        """Return the measures that the rules compare with their thresholds, by name, for each text."""
         needed = dict.fromkeys(name for family in self.families for name in family.counts)
-        numbers = counts.measured(texts, needed)
+        numbers = counts.count(texts, needed)
         values: Values = {}
         for family in self.families:
             values |= family.measures(numbers)
             if isinstance(family, Repetition):
-                values |= family.of_ngrams(texts)
+                values |= family.ngram_measures(texts)
         return values
 
     def _by_source(self, table: pa.Table) -> list[tuple[list[Rule], Bools | None]]:
-        """Return the rules, and for which rows they are asked; None where there are no exceptions."""
+        """Return rules with the rows to which they apply; None means all rows."""
         present = set(pc.unique(table["source"]).to_pylist()) if self.exempt else set()
         if not present & self.exempt.keys():
             return [(self.rules, None)]
-        found: list[tuple[list[Rule], Bools | None]] = []
+        by_source: list[tuple[list[Rule], Bools | None]] = []
         for source in present:
             rules = [rule for rule in self.rules if rule.name not in self.exempt.get(source, ())]
-            found.append((rules, pc.equal(table["source"], source).to_numpy(zero_copy_only=False)))
-        return found
+            by_source.append((rules, pc.equal(table["source"], source).to_numpy(zero_copy_only=False)))
+        return by_source
 
-    def _without_bad_lines(self, table: pa.Table, rules: C4) -> pa.Table:
+    def _remove_bad_lines(self, table: pa.Table, rules: C4) -> pa.Table:
         from daft import col
 
-        texts = evaluate(table.select(["text"]), {"text": rules.without_bad_lines(col("text"))})["text"]
+        texts = evaluate(table.select(["text"]), {"text": rules.remove_bad_lines(col("text"))})["text"]
         return with_text(table, texts)
 
     def _require_known(self) -> None:
@@ -90,6 +90,6 @@ class Quality:
             for name in names:
                 if name not in known:
                     raise RecipeError(
-                        f"source {source!r} is without {name!r}, which is no rule here{suggest(name, known)}",
-                        allowed=f"Known: {', '.join(known)}",
+                        f"source {source!r} turns off the rule {name!r}, which is not used here{suggest(name, known)}",
+                        allowed=f"The rules are: {', '.join(known)}",
                     )

@@ -1,4 +1,4 @@
-"""A quality rule by name: what it needs counted, and when it drops a document."""
+"""A named quality rule: the measure that it reads, and when it drops a document."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Values = dict[str, npt.NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One named rule over measures of a text."""
+    """A named rule on one measure of a text."""
 
     name: str
     measure: str
-    """What is held against the threshold, by its name among the values."""
+    """The name of the value that is compared with the threshold."""
     fails: Callable[[npt.NDArray[np.float64]], Bools]
 
 
-def at_least(name: str, measure: str, least: float) -> Rule:
-    """Return a rule that drops what has less."""
-    return Rule(name, measure, lambda values: values < least)
+def at_least(name: str, measure: str, minimum: float) -> Rule:
+    """Return a rule that drops documents below a minimum."""
+    return Rule(name, measure, lambda values: values < minimum)
 
 
-def at_most(name: str, measure: str, most: float) -> Rule:
-    """Return a rule that drops what has more."""
-    return Rule(name, measure, lambda values: values > most)
+def at_most(name: str, measure: str, maximum: float) -> Rule:
+    """Return a rule that drops documents above a maximum."""
+    return Rule(name, measure, lambda values: values > maximum)
 
 
 def verdict(rules: Sequence[Rule], values: Values, rows: int) -> pa.Array:
-    """Return for each row the name of the first rule that it fails, or null."""
-    decided = np.full(rows, -1, dtype=np.int64)
-    for number, rule in enumerate(rules):
-        decided[(decided < 0) & rule.fails(values[rule.measure])] = number
+    """Return for each row the name of the first rule that drops it, or null."""
+    first = np.full(rows, -1, dtype=np.int64)
+    for i, rule in enumerate(rules):
+        first[(first < 0) & rule.fails(values[rule.measure])] = i
     names = pa.array([*(rule.name for rule in rules), None], pa.string())
-    return names.take(pa.array(np.where(decided < 0, len(rules), decided)))
+    return names.take(pa.array(np.where(first < 0, len(rules), first)))
 
 
-def share(part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Divide, with 0 where there is nothing to divide by."""
+def ratio(part: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Divide, with 0 where the divisor is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)

@@ -1,4 +1,4 @@
-"""Unicode, whitespace and control characters: mojibake mended by ftfy, the rest by native expressions."""
+"""Unicode, whitespace and control characters: mojibake is fixed by ftfy, the rest by native expressions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.errors import ResourceError
+from headstart.core.extras import install_command
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.steps import StepOutput, changed, flat, with_text
+from headstart.corpus.parts.steps import StepOutput, as_array, replace_where, with_text
 
 if TYPE_CHECKING:
     from daft import Expression
 
-# UTF-8 that was read as Latin-1 or Windows-1252: what a leading byte looks like there, then what a following one does.
-_FOLLOWING = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+# UTF-8 decoded as Latin-1 or Windows-1252: the characters of a leading byte are followed by those of a trailing byte.
+_TRAILING = "\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 _ENTITY = "&(?:#[0-9]{1,6}|[A-Za-z]{2,8});"
-USUAL = rf"[\u00c2-\u00f4][{_FOLLOWING}]|[\u00c2\u00c3] |[\u0080-\u009f]|{_ENTITY}|[\ufb00-\ufb06]"
+USUAL = rf"[\u00c2-\u00f4][{_TRAILING}]|[\u00c2\u00c3] |[\u0080-\u009f]|{_ENTITY}|[\ufb00-\ufb06]"
 _THOROUGH = rf"[^\x00-\x7f]|{USUAL}"
 _COMPOSABLE = "[\u0300-\u036f\u1100-\u11ff\u3099\u309a\u212a\u212b\uf900-\ufaff]"
 _LINE_ENDS = "\r\n|[\r\u000b\u000c\u0085\u2028\u2029]"
-_BLANKS = "[\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
-# Zero-width joiners stay: Persian, Indic scripts and emoji are spelt with them.
+_SPACES = "[\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"
+# Zero-width joiners are kept: Persian, Indic scripts and emoji are written with them.
 _CONTROLS = (
     "[\u0000-\u0008\u000e-\u001f\u007f-\u009f\u00ad\u200b\u200e\u200f\u202a-\u202e"
     "\u2060\ufeff\ufff9-\ufffb\ufffe\uffff]"
@@ -36,81 +37,81 @@ _CONTROLS = (
 
 
 class UnicodeConfig(Section):
-    """How the characters are put right; texts change, none is dropped but those left empty."""
+    """How characters are normalized; a document is dropped only if its text becomes empty."""
 
     mojibake: Literal["usual", "thorough", "off"] = Field(
         "usual",
-        description="which lines ftfy sees: those with signs of UTF-8 read as Latin-1 or Windows-1252, with HTML "
-        "entities or ligatures; every line beyond ASCII, which also finds Mac Roman and the like and is slow; or none",
+        description="which lines ftfy fixes. usual: those with signs of UTF-8 decoded as Latin-1 or Windows-1252, "
+        "HTML entities or ligatures; thorough: all that are not ASCII, which also covers other encodings such as Mac "
+        "Roman and is slow; off: none",
     )
 
 
 class Unicode:
-    """Mend mojibake, compose characters (NFC), unify blanks and line ends, take out controls."""
+    """Fix mojibake, compose characters (NFC), unify spaces and line ends, remove control characters."""
 
     name = "unicode"
 
     def __init__(self, config: UnicodeConfig) -> None:
-        """Remember the section of the recipe."""
+        """Compile the patterns for the section of the recipe."""
         self.config = config
         self._gate = {"usual": USUAL, "thorough": _THOROUGH, "off": ""}[config.mojibake]
         self._line_gate = re.compile(self._gate) if self._gate else None
-        self._mend = _ftfy() if self._gate else None
+        self._fix = _ftfy() if self._gate else None
 
     def apply(self, table: pa.Table) -> StepOutput:
-        """Return the batch with clean texts; what is left empty is dropped."""
+        """Return the batch with normalized texts; documents that become empty are dropped."""
         counts: Counter[str] = Counter()
         before = table["text"]
-        texts = self._mended(before, counts)
-        texts = evaluate(pa.table({"text": texts}), {"text": _tidied()})["text"]
+        texts = self._fix_characters(before, counts)
+        texts = evaluate(pa.table({"text": texts}), {"text": _normalize_whitespace()})["text"]
         counts["documents changed"] = len(texts) - int(pc.sum(pc.equal(texts, before)).as_py() or 0)
         empty = pc.equal(pc.binary_length(texts), 0)
         verdict = pc.if_else(empty, "unicode.empty", pa.scalar(None, pa.string()))
         return StepOutput(with_text(table, texts), verdict, counts)
 
-    def _mended(self, texts: pa.ChunkedArray | pa.Array, counts: Counter[str]) -> pa.ChunkedArray | pa.Array:
+    def _fix_characters(self, texts: pa.ChunkedArray | pa.Array, counts: Counter[str]) -> pa.ChunkedArray | pa.Array:
         from daft import col
         from daft.functions import regexp
 
         gates = {"composable": regexp(col("text"), _COMPOSABLE)}
         if self._gate:
             gates["suspect"] = regexp(col("text"), self._gate)
-        found = evaluate(pa.table({"text": texts}), gates)
+        flags = evaluate(pa.table({"text": texts}), gates)
         if self._gate:
-            texts = _where(texts, found["suspect"], self._mend_lines)
-            counts["documents seen by ftfy"] = int(pc.sum(found["suspect"]).as_py() or 0)
-        return _where(texts, found["composable"], lambda text: unicodedata.normalize("NFC", text))
+            texts = _map_where(texts, flags["suspect"], self._fix_lines)
+            counts["documents seen by ftfy"] = int(pc.sum(flags["suspect"]).as_py() or 0)
+        return _map_where(texts, flags["composable"], lambda text: unicodedata.normalize("NFC", text))
 
-    def _mend_lines(self, text: str) -> str:
-        """Apply ftfy, which works line by line in any case, to the lines that give it cause."""
-        assert self._line_gate is not None and self._mend is not None
+    def _fix_lines(self, text: str) -> str:
+        """Apply ftfy, which works line by line in any case, to the suspicious lines."""
+        assert self._line_gate is not None and self._fix is not None
         return "\n".join(
-            self._mend(line) if self._line_gate.search(line) else line
-            for line in text.replace("\r\n", "\n").split("\n")
+            self._fix(line) if self._line_gate.search(line) else line for line in text.replace("\r\n", "\n").split("\n")
         )
 
 
-def _where(texts: pa.ChunkedArray | pa.Array, chosen: pa.ChunkedArray, change: Callable[[str], str]) -> pa.Array:
-    """Change the chosen texts in Python and leave the others where they are."""
-    if not pc.any(chosen).as_py():
+def _map_where(texts: pa.ChunkedArray | pa.Array, mask: pa.ChunkedArray, function: Callable[[str], str]) -> pa.Array:
+    """Apply a Python function to the texts that a mask selects; the others stay in Arrow."""
+    if not pc.any(mask).as_py():
         return texts
-    return changed(texts, chosen, [change(text) for text in texts.filter(flat(chosen)).to_pylist()])
+    return replace_where(texts, mask, [function(text) for text in texts.filter(as_array(mask)).to_pylist()])
 
 
-def _tidied() -> Expression:
+def _normalize_whitespace() -> Expression:
     from daft import col
     from daft.functions import regexp_replace, strip
 
     text = col("text")
-    for pattern, by in (
+    for pattern, replacement in (
         (_LINE_ENDS, "\n"),
         (_CONTROLS, ""),
-        (_BLANKS, " "),
+        (_SPACES, " "),
         (" {2,}", " "),
         (" \n", "\n"),
         ("\n{3,}", "\n\n"),
     ):
-        text = regexp_replace(text, pattern, by)
+        text = regexp_replace(text, pattern, replacement)
     return strip(text)
 
 
@@ -119,9 +120,9 @@ def _ftfy() -> Callable[[str], str]:
         import ftfy
     except ImportError as error:
         raise ResourceError(
-            "mending mojibake needs ftfy, which is not installed",
-            do="pip install 'headstart[corpus]', or set clean.unicode.mojibake to off",
+            "fixing mojibake needs ftfy, which is not installed",
+            do=f"{install_command('corpus')}, or set clean.unicode.mojibake to off",
         ) from error
-    # Quotes and full-width forms are left as they were written.
+    # Quotes and full-width forms are not changed.
     config = ftfy.TextFixerConfig(uncurl_quotes=False, fix_character_width=False, normalization="NFC")
     return lambda line: ftfy.fix_text(line, config)

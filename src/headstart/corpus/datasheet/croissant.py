@@ -1,4 +1,4 @@
-"""Croissant metadata (JSON-LD), by which hubs and loaders read what a corpus holds."""
+"""Croissant metadata (JSON-LD), from which hubs and loaders read the content of a corpus."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ _CONTEXT: dict[str, Any] = {
     "transform": "cr:transform",
 }
 _FIELDS = {
-    "id": "which file and row the document was",
-    "source": "the source's name in the recipe",
-    "url": "the page's address, where there was one",
-    "language": "the language as told by lid.176",
-    "text": "the text after cleaning",
+    "id": "file and row that the document was read from",
+    "source": "name of the source in the recipe",
+    "url": "URL of the page, where it is known",
+    "language": "language, detected by lid.176",
+    "text": "text after cleaning",
 }
 
 
 def describe(facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the metadata of the parquet files that lie in the folder."""
+    """Return the metadata of the Parquet files in a corpus folder."""
     splits = [split for split in facts["splits"] if any((folder / "documents" / split).glob("*.parquet"))]
-    licences = sorted({source["licence"] for source in facts["sources"] if source["licence"]})
+    licenses = sorted({source["licence"] for source in facts["sources"] if source["licence"]})
     return {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": facts["title"],
         "description": facts["answers"].get(
-            "motivation.purpose", "A text corpus, cleaned, deduplicated and documented; DATASHEET.md says how."
+            "motivation.purpose", "A text corpus, cleaned, deduplicated and documented; DATASHEET.md describes it."
         ),
-        "license": licences or ["not given"],
+        "license": licenses or ["not given"],
         "version": "1.0.0",
         "inLanguage": list(facts["languages"]),
         "distribution": [_files(split) for split in splits],
@@ -75,7 +75,7 @@ def describe(facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _files(split: str) -> dict[str, Any]:
-    """Describe the parquet files of a split, by a path from where this metadata lies; the manifest has their hashes."""
+    """Return the entry for the Parquet files of a split, relative to this metadata; the manifest has their hashes."""
     return {
         "@type": "cr:FileSet",
         "@id": f"parquet-{split}",
@@ -95,10 +95,10 @@ def _records(split: str) -> dict[str, Any]:
                 "@type": "cr:Field",
                 "@id": f"{split}/{name}",
                 "name": name,
-                "description": described,
+                "description": description,
                 "dataType": "sc:Text",
                 "source": {"fileSet": {"@id": f"parquet-{split}"}, "extract": {"column": name}},
             }
-            for name, described in _FIELDS.items()
+            for name, description in _FIELDS.items()
         ],
     }

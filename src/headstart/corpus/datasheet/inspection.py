@@ -1,4 +1,4 @@
-"""A look at a finished corpus: its figures, what was dropped and why, samples, and how two differ."""
+"""Inspect a corpus: its figures, what was dropped and why, samples, and the difference between two corpora."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from headstart.corpus.select.part import SPLITS
 from headstart.corpus.select.samples import draw
 
 WORK = "work"
-"""Where a corpus lies while it is made."""
+"""Folder of the intermediate files of a build."""
 _EXCERPT = 400
 
 
 def stats(folder: Path) -> dict[str, Any]:
-    """Return the facts of a corpus and what it cost, from its manifest."""
+    """Return the facts and the cost of a corpus from its manifest."""
     manifest = _manifest(folder)
     return {"folder": str(folder), **manifest["facts"], "cost": manifest["cost"]}
 
 
-def render_stats(found: Mapping[str, Any]) -> str:
-    """Write the receipt, the splits and the speed of each step."""
-    lines = RowCounts.from_json(found["books"]).lines()
+def render_stats(facts: Mapping[str, Any]) -> str:
+    """Return the receipt, the splits and the speed of each step as text."""
+    lines = RowCounts.from_json(facts["books"]).lines()
     for split in SPLITS:
-        held = found["splits"][split]
-        lines.append(f"{split}: {held['documents']:,} documents, {held['characters']:,} characters")
-    steps = found["cost"]["steps"]
+        sizes = facts["splits"][split]
+        lines.append(f"{split}: {sizes['documents']:,} documents, {sizes['characters']:,} characters")
+    steps = facts["cost"]["steps"]
     lines.append(
         "speed of one worker: " + ", ".join(f"{name} {step['mb_per_second']:g} MB/s" for name, step in steps.items())
     )
-    lines.append(f"datasheet: {Path(found['folder']) / 'DATASHEET.md'} and datasheet.html")
+    lines.append(f"datasheet: {Path(facts['folder']) / 'DATASHEET.md'} and datasheet.html")
     return "\n".join(lines)
 
 
 def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return up to so many dropped documents of each rule, or of one, with the beginning of their text.
+    """Return up to `number` documents that each rule dropped, or one rule, with the beginning of their text.
 
-    Of a corpus that is not finished, what cleaning dropped so far.
+    For an unfinished corpus, these are the documents that cleaning has dropped so far.
     """
     unfinished = folder / WORK / "clean"
     if not artifact.is_complete(folder) and unfinished.is_dir():
         notes = (json.loads(marker.read_text(encoding="utf-8")) for marker in sorted(unfinished.glob("part-*.json")))
-        books, folder = RowCounts.of_parts(notes).to_json(), unfinished
+        steps, folder = RowCounts.of_parts(notes).to_json(), unfinished
     else:
-        books = _manifest(folder)["facts"]["books"]
-    counts = {name: n for step in books for name, n in step["dropped"].items()}
+        steps = _manifest(folder)["facts"]["books"]
+    counts = {name: n for step in steps for name, n in step["dropped"].items()}
     if rule is not None and rule not in counts:
         raise RecipeError(
             f"no rule {rule!r} dropped anything in {folder}{suggest(rule, counts)}",
-            allowed=f"These did: {', '.join(sorted(counts)) or 'none'}",
+            allowed=f"Rules that dropped documents: {', '.join(sorted(counts)) or 'none'}",
         )
     shown: dict[str, list[dict[str, Any]]] = {
         name: [{"count": counts[name]}] for name in sorted(counts) if rule in (None, name)
@@ -73,29 +73,29 @@ def explain(folder: Path, number: int, rule: str | None = None) -> dict[str, lis
 
 
 def _duplicates(folder: Path, number: int, shown: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return pairs for the rules on duplicates, and rejects, which lie in files of their own."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the pairs of the duplicate rules and the rejects, which are stored in separate files."""
+    rows: dict[str, list[dict[str, Any]]] = {}
     for name in shown:
         if name.startswith("duplicates."):
             pairs = pq.read_table(folder / "duplicates.parquet")
-            mine = pairs.filter(pc.equal(pairs["kind"], name.partition(".")[2])).slice(0, number)
-            found[name] = [*shown[name], *mine.to_pylist()]
+            of_kind = pairs.filter(pc.equal(pairs["kind"], name.partition(".")[2])).slice(0, number)
+            rows[name] = [*shown[name], *of_kind.to_pylist()]
         elif name == "rejects":
-            held = folder / "rejects.parquet"
-            rejects = pq.read_table(held if held.is_file() else folder / "rejects").slice(0, number).to_pylist()
-            found[name] = [*shown[name], *({**row, "raw": repr(row["raw"])} for row in rejects)]
-    return found
+            path = folder / "rejects.parquet"
+            rejects = pq.read_table(path if path.is_file() else folder / "rejects").slice(0, number).to_pylist()
+            rows[name] = [*shown[name], *({**row, "raw": repr(row["raw"])} for row in rejects)]
+    return rows
 
 
 def render_explained(shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Write dropped documents under the names of their rules."""
+    """Return dropped documents as text, grouped by rule."""
     blocks = []
     for rule, (head, *rows) in shown.items():
         lines = [f"{rule}: {head['count']:,} dropped"]
         for row in rows:
             text = str(row.get("text", "")).replace("\n", "\n      ")
-            told = {key: value for key, value in row.items() if key not in ("text", "rule")}
-            lines.append("  - " + ", ".join(f"{key} {value}" for key, value in told.items()))
+            facts = {key: value for key, value in row.items() if key not in ("text", "rule")}
+            lines.append("  - " + ", ".join(f"{key} {value}" for key, value in facts.items()))
             if text:
                 lines.append(f"      {text}")
         blocks.append("\n".join(lines))
@@ -103,28 +103,28 @@ def render_explained(shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def sample(folder: Path, number: int, seed: int = 0, split: str = "train") -> list[dict[str, Any]]:
-    """Draw documents of a corpus at random, the same ones for the same seed."""
+    """Return documents of a corpus drawn at random; the same seed draws the same documents."""
     _manifest(folder)
     return draw(_files(folder, split), number, seed)
 
 
 def render_sample(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write documents one under the other."""
+    """Return documents as text, one after another."""
     return "\n\n".join(f"{row['source']}, {row['id']} ({row['language']})\n{row['text']}" for row in rows)
 
 
-def diff(one: Path, other: Path) -> dict[str, Any]:
-    """Compare two corpora by the normal forms of their documents: in both, in one alone; and step by step."""
-    facts = [_manifest(folder)["facts"] for folder in (one, other)]
+def diff(first: Path, second: Path) -> dict[str, Any]:
+    """Compare two corpora: documents in both and in only one of them, by normalized text, and drops step by step."""
+    facts = [_manifest(folder)["facts"] for folder in (first, second)]
     keys = [
         np.unique(np.concatenate([np.zeros(0, np.uint64), *(_keys(p) for s in SPLITS for p in _files(folder, s))]))
-        for folder in (one, other)
+        for folder in (first, second)
     ]
     common = len(np.intersect1d(keys[0], keys[1], assume_unique=True))
     steps = {}
-    books = [{step["step"]: step for step in fact["books"]} for fact in facts]
-    for name in dict.fromkeys([*books[0], *books[1]]):
-        sides = [side.get(name, {}).get("dropped", {}) for side in books]
+    by_name = [{step["step"]: step for step in fact["books"]} for fact in facts]
+    for name in dict.fromkeys([*by_name[0], *by_name[1]]):
+        sides = [side.get(name, {}).get("dropped", {}) for side in by_name]
         changed = {
             rule: [sides[0].get(rule, 0), sides[1].get(rule, 0)]
             for rule in sorted({*sides[0], *sides[1]})
@@ -138,7 +138,7 @@ def diff(one: Path, other: Path) -> dict[str, Any]:
         "only in the first": len(keys[0]) - common,
         "only in the second": len(keys[1]) - common,
         "characters": [sum(fact["splits"][s]["characters"] for s in SPLITS) for fact in facts],
-        "dropped otherwise": steps,
+        "dropped differently": steps,
     }
 
 
@@ -153,5 +153,5 @@ def _files(folder: Path, split: str) -> list[Path]:
 def _manifest(folder: Path) -> dict[str, Any]:
     manifest = artifact.read_manifest(folder)
     if manifest.get("kind") != "corpus":
-        raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a corpus is needed here", do="Check the path")
+        raise ArtifactError(f"{folder} is a {manifest.get('kind')}, not a corpus", do="Check the path")
     return manifest

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from headstart.core.markdown import escape, markdown_table
 from headstart.corpus.datasheet import tables
 from headstart.corpus.datasheet.questions import QUESTIONS
 
@@ -14,79 +15,72 @@ _SHOWN = 15
 
 
 def render(facts: Mapping[str, Any]) -> str:
-    """Write the datasheet."""
-    train, held_out = facts["splits"]["train"], facts["splits"]["validation"]
+    """Return the datasheet as Markdown."""
+    train, validation = facts["splits"]["train"], facts["splits"]["validation"]
     parts = [
-        f"# Datasheet: {facts['title']}",
-        f"{train['documents']:,} documents and {train['characters']:,} characters to train on, "
-        f"{held_out['documents']:,} documents held out. Every figure here was counted in the corpus itself; what only "
-        "a person can say is left as a named blank, to be filled in the recipe under `answers`.",
-        *_asked(facts, "Motivation"),
+        f"# Datasheet: {escape(facts['title'])}",
+        f"{train['documents']:,} documents and {train['characters']:,} characters for training, "
+        f"{validation['documents']:,} documents for validation. Every figure was counted in the corpus itself. "
+        "Questions that only a person can answer are named blanks; fill them in the recipe under `answers`.",
+        *_questions(facts, "Motivation"),
         "## Sources",
         _table(tables.sources(facts)),
-        "## What each step did",
-        "![What each step left and took](waterfall.svg)",
+        "## Steps",
+        "![What each step kept and removed](waterfall.svg)",
         "Rows in = rows out + dropped by rule + duplicates + rejects, at every step.",
         _table(tables.steps(facts)),
-        *_asked(facts, "Composition"),
+        *_questions(facts, "Composition"),
         "### Languages",
-        _counted("language", facts["languages"]),
+        _counts("language", facts["languages"]),
         "### Lengths",
-        _counted("characters, from", facts["lengths"]),
-        *(["### Domains", _counted("domain", facts["domains"])] if facts["domains"] else []),
+        _counts("characters, from", facts["lengths"]),
+        *(["### Domains", _counts("domain", facts["domains"])] if facts["domains"] else []),
         "### Personal data found and replaced",
-        _counted("kind", facts["personal"]) or "None was found, or none was looked for.",
+        _counts("kind", facts["personal"]) or "None was found, or the step was off.",
         "### Evaluation sets",
-        _table(tables.sets(facts)) if facts["sets"] else "No evaluation sets were looked for.",
+        _table(tables.sets(facts)) if facts["sets"] else "No evaluation sets were searched for.",
         "### Duplicates",
-        _table(tables.clusters(facts)) if facts["clusters"] else "None were found, or none were looked for.",
-        *_asked(facts, "Collection"),
+        _table(tables.clusters(facts)) if facts["clusters"] else "None were found, or the step was off.",
+        *_questions(facts, "Collection"),
         "## Samples",
         "### Kept",
-        *(_quoted(f"{s['source']}, {s['id']}", s["text"]) for s in facts["samples"]["kept"]),
+        *(_quote(f"{sample['source']}, {sample['id']}", sample["text"]) for sample in facts["samples"]["kept"]),
         "### Dropped, by rule",
         *(
-            _quoted(f"{rule}: {s['source']}, {s['id']}", s["text"])
-            for rule, shown in facts["samples"]["dropped"].items()
-            for s in shown
+            _quote(f"{rule}: {sample['source']}, {sample['id']}", sample["text"])
+            for rule, samples in facts["samples"]["dropped"].items()
+            for sample in samples
         ),
         *(["## Token shards", _table(tables.shards(facts))] if facts["shards"] else []),
-        *_asked(facts, "Uses"),
-        *_asked(facts, "Distribution"),
-        *_asked(facts, "Maintenance"),
+        *_questions(facts, "Uses"),
+        *_questions(facts, "Distribution"),
+        *_questions(facts, "Maintenance"),
         "## Recipe",
         "```yaml\n" + yaml.safe_dump(facts["recipe"], sort_keys=False, allow_unicode=True) + "```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _asked(facts: Mapping[str, Any], section: str) -> list[str]:
+def _questions(facts: Mapping[str, Any], section: str) -> list[str]:
     lines = []
     for name, question in QUESTIONS[section].items():
         answer = facts["answers"].get(name)
-        lines.append(f"**{question}** {answer if answer else f'`[blank: {name}]`'}")
+        lines.append(f"**{question}** {answer or f'`[blank: {name}]`'}")
     return [f"## {section}", *lines]
 
 
-def _table(table: tables.Table) -> str:
-    head, rows = table
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
-    return "\n".join(lines)
+def _table(table: tables.FactTable) -> str:
+    return markdown_table(table.header, table.texts(), table.numeric)
 
 
-def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def _counted(name: str, counts: Mapping[str, int]) -> str:
+def _counts(name: str, counts: Mapping[str, int]) -> str:
     if not counts:
         return ""
     shown = list(counts.items())[:_SHOWN]
     more = f"\n\nand {len(counts) - len(shown):,} more" if len(counts) > len(shown) else ""
-    return _table(((name, "count"), list(shown))) + more
+    return _table(tables.FactTable((name, "count"), [*shown])) + more
 
 
-def _quoted(title: str, text: str) -> str:
-    body = "\n".join(f"> {line}".rstrip() for line in text.splitlines())
-    return f"**{title}**\n\n{body}"
+def _quote(title: str, text: str) -> str:
+    body = "\n".join(f"> {escape(line)}".rstrip() for line in text.splitlines())
+    return f"**{escape(title)}**\n\n{body}"

@@ -1,59 +1,75 @@
-"""The tables of a datasheet, as heads and rows, whatever they are written in."""
+"""The tables of a datasheet, for Markdown and HTML alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 Facts = Mapping[str, Any]
+_SOURCE_COLUMNS = {
+    "source": "name", "license, as given": "licence", "files": "files", "files skipped": "files_passed_over",
+    "bytes": "bytes", "rows": "rows", "rejects": "rejects", "characters read": "characters",
+    "characters kept": "characters_kept",
+}  # fmt: skip
+"""Header of a column → the key of a source in the facts."""
+_SET_COLUMNS = {
+    "set": "set", "items": "items", "too short to search for": "too_short", "items found": "items_found",
+    "documents with an item": "documents",
+}  # fmt: skip
 
 
-def steps(facts: Facts) -> Table:
-    """Return what each step took in, gave out and dropped."""
-    head = ("step", "rows in", "rows out", "characters out", "what left, by rule")
-    return head, [
-        (b["step"], b["rows_in"], b["rows_out"], b["characters_out"], _listed(b["dropped"])) for b in facts["books"]
+@dataclass(frozen=True)
+class FactTable:
+    """A header and rows of plain values."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Return for each column whether all of its values are numbers."""
+        return [all(isinstance(row[index], int) for row in self.rows) for index in range(len(self.header))]
+
+    def texts(self) -> list[list[str]]:
+        """Return the rows as text; thousands are separated by commas."""
+        return [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in self.rows]
+
+
+def steps(facts: Facts) -> FactTable:
+    """Return the rows and characters that each step read, kept and dropped."""
+    header = ("step", "rows in", "rows out", "characters out", "dropped, by rule")
+    rows = [
+        (step["step"], step["rows_in"], step["rows_out"], step["characters_out"], _listed(step["dropped"]))
+        for step in facts["books"]
     ]
+    return FactTable(header, rows)
 
 
-def sources(facts: Facts) -> Table:
-    """Return where the text came from and how much of it was kept."""
-    names = (
-        "name",
-        "licence",
-        "files",
-        "files_passed_over",
-        "bytes",
-        "rows",
-        "rejects",
-        "characters",
-        "characters_kept",
-    )
-    head = (
-        "source", "licence, as given", "files", "files beside, not read", "bytes", "rows", "rejects",
-        "characters read", "characters kept",
-    )  # fmt: skip
-    return head, [tuple(s[name] if s[name] is not None else "not given" for name in names) for s in facts["sources"]]
+def sources(facts: Facts) -> FactTable:
+    """Return the sources of the text and how much of each was kept."""
+    keys = _SOURCE_COLUMNS.values()
+    rows = [tuple("not given" if source[key] is None else source[key] for key in keys) for source in facts["sources"]]
+    return FactTable(tuple(_SOURCE_COLUMNS), rows)
 
 
-def sets(facts: Facts) -> Table:
-    """Return how much of each evaluation set was met."""
-    names = ("set", "items", "too_short", "items_found", "documents")
-    head = ("set", "items", "too short to look for", "items found", "documents that hold some")
-    return head, [tuple(s[name] for name in names) for s in facts["sets"]]
+def sets(facts: Facts) -> FactTable:
+    """Return how many items of each evaluation set were found."""
+    rows = [tuple(entry[key] for key in _SET_COLUMNS.values()) for entry in facts["sets"]]
+    return FactTable(tuple(_SET_COLUMNS), rows)
 
 
-def clusters(facts: Facts) -> Table:
+def clusters(facts: Facts) -> FactTable:
     """Return the largest groups of duplicates."""
-    return ("members", "kept", "begins"), [(c["members"], c["id"], c["text"][:100]) for c in facts["clusters"]]
+    rows = [(group["members"], group["id"], group["text"][:100]) for group in facts["clusters"]]
+    return FactTable(("documents", "kept", "beginning of its text"), rows)
 
 
-def shards(facts: Facts) -> Table:
-    """Return how many tokens each split has."""
-    names = ("documents", "sentences", "tokens", "vocab")
-    rows = [(split, *(counts[name] for name in names)) for split, counts in facts["shards"].items()]
-    return ("split", "documents", "sentences", "tokens", "vocabulary"), rows
+def shards(facts: Facts) -> FactTable:
+    """Return the number of tokens in each split."""
+    keys = ("documents", "sentences", "tokens", "vocab")
+    rows = [(split, *(counts[key] for key in keys)) for split, counts in facts["shards"].items()]
+    return FactTable(("split", "documents", "sentences", "tokens", "vocabulary"), rows)
 
 
 def _listed(dropped: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
-"""Connected components of a graph that no one process holds: large-star and small-star, by joins and group-bys.
+"""Connected components of a graph that no single process holds: large-star and small-star, by joins and group-bys.
 
-Kiveris et al. 2014, "Connected Components in MapReduce and Beyond": every step hangs neighbours on the smallest one
-known, and after O(log² n) steps, two or three in practice, each component is a star around its smallest member.
+Kiveris et al. 2014, "Connected Components in MapReduce and Beyond": every step links neighbors to the smallest one
+known. After O(log² n) steps, two or three in practice, each component is a star around its smallest member.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from daft import DataFrame
 
-_MOST_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 def components(edges: DataFrame, keep: Callable[[DataFrame, str], DataFrame]) -> DataFrame:
-    """Return (doc, root) for each member but the root itself, from edges (doc, root) with doc > root.
+    """Return (doc, root) for each member except the root itself, given edges (doc, root) with doc > root.
 
-    `keep` writes a frame under a name and returns it as read from there, so that no plan grows from round to round.
+    `keep` writes a frame under a name and reads it back, so that the query plan does not grow from round to round.
     """
     before = -1
-    for number in range(_MOST_ROUNDS):
+    for number in range(_MAX_ROUNDS):
         edges = keep(_small_star(_large_star(edges)), f"round-{number}")
         fingerprint = _fingerprint(edges)
         if fingerprint == before:
             return edges
         before = fingerprint
-    raise RuntimeError(f"components have not settled in {_MOST_ROUNDS} rounds")
+    raise RuntimeError(f"components did not converge in {_MAX_ROUNDS} rounds")
 
 
 def _large_star(edges: DataFrame) -> DataFrame:
-    """Hang the larger neighbours of each document on the smallest of all its neighbours and itself."""
+    """Link the larger neighbors of each document to the smallest of itself and all its neighbors."""
     from daft import col
     from daft.functions import when
 
@@ -44,21 +44,21 @@ def _large_star(edges: DataFrame) -> DataFrame:
 
 
 def _small_star(edges: DataFrame) -> DataFrame:
-    """Hang each document, and its smaller neighbours, on the smallest of these."""
+    """Link each document and its smaller neighbors to the smallest of these neighbors."""
     from daft import col
 
     smallest = edges.groupby("doc").agg(col("root").min().alias("least"))
     joined = edges.join(smallest, on="doc")
-    neighbours = joined.where(col("root") != col("least")).select(col("root").alias("doc"), col("least").alias("root"))
-    return neighbours.union_all(smallest.select(col("doc"), col("least").alias("root"))).distinct()
+    neighbors = joined.where(col("root") != col("least")).select(col("root").alias("doc"), col("least").alias("root"))
+    return neighbors.union_all(smallest.select(col("doc"), col("least").alias("root"))).distinct()
 
 
 def _fingerprint(edges: DataFrame) -> int:
-    """Return a number that changes with the set of edges."""
+    """Return a number that depends on the set of edges."""
     from daft import DataType, col
     from daft.functions import hash as hashed
 
     mark = (hashed(col("doc"), col("root")) % (1 << 31)).cast(DataType.int64())
-    told = edges.select(mark.alias("mark")).agg(col("mark").sum().alias("sum"), col("mark").count().alias("count"))
-    found = told.to_pydict()
-    return int(found["sum"][0] or 0) * 31 + int(found["count"][0])
+    total = edges.select(mark.alias("mark")).agg(col("mark").sum().alias("sum"), col("mark").count().alias("count"))
+    row = total.to_pydict()
+    return int(row["sum"][0] or 0) * 31 + int(row["count"][0])

@@ -1,15 +1,16 @@
-"""Duplicates across a corpus: exact ones by their normal form, near ones by MinHash, LSH and true Jaccard.
+"""Duplicates in a corpus: exact ones by normalized text, near ones by MinHash, LSH and exact Jaccard similarity.
 
-    fingerprints ─ group by key ─ exact ─ bands ─ group by band ─ first × member ─ Jaccard ─ components ─ who is kept
+    fingerprints ─ group by key ─ exact ─ bands ─ group by band ─ first × member ─ Jaccard ─ components ─ kept documents
 
-Nothing here is quadratic: in a band each member is compared with the first, and those that prove different are
-compared once more among themselves, a stated number of times. No list of pairs is ever held by one process.
+Algorithm: in a band, each member is compared with the first one. Those that differ are compared among themselves again,
+`rounds` times at most, so that nothing is quadratic. Similar pairs form components. Of each component, one document is
+kept (`keep`), and every other member is compared with it. Members that are not similar to it form new components from
+the links among them. After `_MAX_TURNS` turns the remaining documents are kept, so that too few rather than too many
+are dropped from a long chain of slowly changing versions.
 
-What is dropped is alike with a document that is kept, by their own true Jaccard, which is stated: being linked to it by
-others is not enough. Of each component the first by the stated order is kept, every other member is compared with it,
-and those that are not alike form components anew by the links among them. After `_MOST_TURNS` of this what is left
-stays, so that a long chain of slowly changing versions loses too little rather than too much. All of this depends on
-the documents alone, and not on who does the work.
+Properties: every dropped document is similar to a kept one by the exact Jaccard similarity of the two, which is stored;
+a link through other documents is not enough. The result depends only on the documents, not on the number of workers. No
+process ever holds the list of all pairs.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("doc", pa.int64()), ("kept", pa.int64()), ("kind", pa.string()), ("jaccard", pa.float64())])
 _NEAR = pa.schema([("doc", pa.int64()), ("kept", pa.int64()), ("jaccard", pa.float64())])
-_MOST_TURNS = 20
+_MAX_TURNS = 20
 
 
 class NearConfig(Section):
-    """What makes near-duplicates."""
+    """When two documents are near-duplicates."""
 
-    jaccard: float = Field(0.8, gt=0, le=1, description="share of shingles in common that makes duplicates")
+    jaccard: float = Field(0.8, gt=0, le=1, description="minimum Jaccard similarity of the shingles of duplicates")
     signature: SignatureConfig = SignatureConfig()
-    rounds: int = Field(3, ge=1, le=10, description="how often what differs from a band's first is compared anew")
+    rounds: int = Field(
+        3, ge=1, le=10, description="how often members that differ from the first of their band are compared again"
+    )
 
 
 class DuplicatesConfig(Section):
-    """Which duplicates are dropped, and which of them stays."""
+    """Which duplicates are dropped, and which document of each group is kept."""
 
-    near: NearConfig | None = Field(NearConfig(), description="near-duplicates; null for exact ones alone")
+    near: NearConfig | None = Field(NearConfig(), description="near-duplicates; null drops exact duplicates only")
     keep: Literal["first", "longest"] = Field(
         "first",
-        description="which stays: the first, as sources stand in the recipe and documents in their files; or the "
+        description="which document is kept: the first, in the order of the recipe's sources and their files; or the "
         "longest, and the first of equally long ones",
     )
 
@@ -65,25 +68,25 @@ def find(clean: Path, folder: Path, config: DuplicatesConfig, engine: EngineConf
     search = _Search(clean, folder, config, engine or EngineConfig())
     marks = frame(clean / "fingerprints")
     exact = search.keep(_exact(marks, config.keep), "exact")
-    found = exact.with_columns({"kind": lit("exact"), "jaccard": lit(1.0)})
+    dropped = exact.with_columns({"kind": lit("exact"), "jaccard": lit(1.0)})
     near = search.near(marks.join(exact, on="doc", how="anti")) if config.near is not None else None
     if near is not None:
-        # What was kept of an exact group may itself be a near-duplicate of something else; then so are its copies.
+        # The kept document of an exact group may be a near-duplicate of another document; then so are its copies.
         moved = near.select(col("doc").alias("kept"), col("kept").alias("final"), col("jaccard").alias("likeness"))
-        joined = found.join(moved, on="kept", how="left")
-        found = joined.select(
+        joined = dropped.join(moved, on="kept", how="left")
+        dropped = joined.select(
             "doc",
             col("final").fill_null(col("kept")).alias("kept"),
             when(col("final").is_null(), lit("exact")).otherwise(lit("near")).alias("kind"),
             col("likeness").fill_null(col("jaccard")).alias("jaccard"),
         )
-        found = found.union_all(near.with_column("kind", lit("near")).select("doc", "kept", "kind", "jaccard"))
-    search.keep(found.sort("doc"), "found")
+        dropped = dropped.union_all(near.with_column("kind", lit("near")).select("doc", "kept", "kind", "jaccard"))
+    search.keep(dropped.sort("doc"), "found")
     return search.sizes
 
 
 def largest(folder: Path, number: int) -> list[tuple[int, int]]:
-    """Return the documents for which most others were dropped, and how many, out of the table that `find` wrote."""
+    """Return the documents for which most others were dropped, with their numbers, from the table that `find` wrote."""
     from daft import col
 
     counted = frame(folder, "doc", "kept").groupby("kept").agg(col("doc").count().alias("dropped"))
@@ -92,18 +95,18 @@ def largest(folder: Path, number: int) -> list[tuple[int, int]]:
 
 
 def _exact(marks: DataFrame, order: str) -> DataFrame:
-    """Return (doc, kept) for each document whose normal form another has that comes before it."""
+    """Return (doc, kept) for each document with the normalized text of another that is kept."""
     from daft import col
 
     key = ["key", "second_key"]
     several = marks.groupby(*key).agg(col("doc").count().alias("members")).where(col("members") > 1)
     members = marks.select("doc", "characters", *key).join(several.select(*key), on=key)
-    chosen = _firsts(members, key, order)
-    return members.join(chosen, on=key).where(col("doc") != col("kept")).select("doc", "kept")
+    kept = _kept(members, key, order)
+    return members.join(kept, on=key).where(col("doc") != col("kept")).select("doc", "kept")
 
 
-def _firsts(members: DataFrame, group: list[str], order: str) -> DataFrame:
-    """Return the document that each group keeps: its first, or the first of its longest."""
+def _kept(members: DataFrame, group: list[str], order: str) -> DataFrame:
+    """Return the document that is kept of each group: its first, or the first of its longest."""
     from daft import col
 
     if order == "longest":
@@ -113,14 +116,14 @@ def _firsts(members: DataFrame, group: list[str], order: str) -> DataFrame:
 
 
 class _Search:
-    """A search for near-duplicates on its way, with the tables that it has written."""
+    """A search for near-duplicates, and the sizes of the tables that it has written."""
 
     def __init__(self, clean: Path, folder: Path, config: DuplicatesConfig, engine: EngineConfig) -> None:
         self.clean, self.folder, self.config, self.engine = clean, folder, config, engine
         self.sizes: dict[str, Any] = {}
 
     def keep(self, table: DataFrame, name: str, prefix: str = "") -> DataFrame:
-        """Write a frame into the folder, note its size, and read it back."""
+        """Write a frame to the folder, record its size, and read it back."""
         name = prefix + name
         target = self.folder / name
         table.write_parquet(str(target), compression="zstd")
@@ -130,12 +133,12 @@ class _Search:
         return frame(target)
 
     def near(self, marks: DataFrame) -> DataFrame:
-        """Return (doc, kept, jaccard) for each near-duplicate to be dropped."""
+        """Return (doc, kept, jaccard) for each near-duplicate to drop."""
         from daft import col
 
         near = self.config.near
         assert near is not None
-        nothing = load().from_arrow(_NEAR.empty_table())
+        empty = load().from_arrow(_NEAR.empty_table())
         members = marks.select("doc", col("bands").alias("band")).explode("band")
         candidates: Candidates | None = None
         edges: DataFrame | None = None
@@ -144,64 +147,64 @@ class _Search:
             if not self.sizes[f"pairs-{number}"]["rows"]:
                 break
             candidates = candidates or self._candidates(pairs, marks)
-            compared = self._compared(candidates, pairs.select("doc", "root").distinct(), f"compared-{number}")
-            alike = compared.where(col("jaccard") >= near.jaccard)
-            edges = alike if edges is None else edges.union_all(alike)
+            compared = self._compare(candidates, pairs.select("doc", "root").distinct(), f"compared-{number}")
+            similar = compared.where(col("jaccard") >= near.jaccard)
+            edges = similar if edges is None else edges.union_all(similar)
             differ = compared.where(col("jaccard") < near.jaccard).select("doc", "root")
             members = pairs.join(differ, on=["doc", "root"], how="semi").select("doc", "band")
         if candidates is None or edges is None:
-            return nothing
+            return empty
         edges = self.keep(edges.distinct(), "edges")
-        return self._kept(edges, marks, candidates) if self.sizes["edges"]["rows"] else nothing
+        return self._select(edges, marks, candidates) if self.sizes["edges"]["rows"] else empty
 
     def _candidates(self, pairs: DataFrame, marks: DataFrame) -> Candidates:
-        """Gather all documents that are in a pair: later rounds have no others."""
+        """Gather all documents that occur in a pair; later rounds have no others."""
         from daft import DataType, col
 
         both = pairs.select("doc").union_all(pairs.select(col("root").alias("doc"))).distinct()
-        named = self.keep(both.sort("doc"), "candidates")
-        sized = named.join(marks.select("doc", "characters"), on="doc")
+        docs = self.keep(both.sort("doc"), "candidates")
+        sized = docs.join(marks.select("doc", "characters"), on="doc")
         part = (col("doc") // (1 << 32)).cast(DataType.int64()).alias("part")
         sums = sized.select(part, "characters").groupby("part").agg(col("characters").sum()).to_pydict()
         characters = dict(zip(sums["part"], sums["characters"], strict=True))
         assert self.config.near is not None
         words = self.config.near.signature.words
-        made = Candidates.gather(self.clean, self.folder, self.folder / "candidates", characters, words, self.engine)
+        path = self.folder / "candidates"
+        candidates = Candidates.gather(self.clean, self.folder, path, characters, words, self.engine)
         self.sizes["shingles"] = size_of(self.folder / "shingles")
-        return made
+        return candidates
 
-    def _compared(self, candidates: Candidates, pairs: DataFrame, name: str) -> DataFrame:
+    def _compare(self, candidates: Candidates, pairs: DataFrame, name: str) -> DataFrame:
         self.keep(pairs.sort(["doc", "root"]), f"{name}-pairs")
         return candidates.compare(self.folder / f"{name}-pairs", name, self.sizes)
 
-    def _kept(self, edges: DataFrame, marks: DataFrame, candidates: Candidates) -> DataFrame:
-        """Return who is dropped for whom, by the Jaccard of these two."""
+    def _select(self, edges: DataFrame, marks: DataFrame, candidates: Candidates) -> DataFrame:
+        """Return (doc, kept, jaccard) for each document to drop, with the similarity of these two documents."""
         from daft import col
 
         assert self.config.near is not None
         links, dropped = edges.select("doc", "root"), list[Any]()
-        for turn in range(_MOST_TURNS):
+        for turn in range(_MAX_TURNS):
             rooted = components(links, partial(self.keep, prefix=f"turn-{turn}-"))
-            everyone = rooted.union_all(rooted.select(col("root").alias("doc"), "root").distinct())
-            sized = everyone.join(marks.select("doc", "characters"), on="doc")
-            others = everyone.join(_firsts(sized, ["root"], self.config.keep), on="root").where(
-                col("doc") != col("kept")
-            )
-            told = self.keep(self._told(others.select("doc", "kept"), edges, candidates, turn), f"told-{turn}")
-            dropped.append(told.where(col("jaccard") >= self.config.near.jaccard))
-            left = told.where(col("jaccard") < self.config.near.jaccard).select("doc")
+            members = rooted.union_all(rooted.select(col("root").alias("doc"), "root").distinct())
+            sized = members.join(marks.select("doc", "characters"), on="doc")
+            others = members.join(_kept(sized, ["root"], self.config.keep), on="root").where(col("doc") != col("kept"))
+            pairs = self._similarities(others.select("doc", "kept"), edges, candidates, turn)
+            pairs = self.keep(pairs, f"told-{turn}")
+            dropped.append(pairs.where(col("jaccard") >= self.config.near.jaccard))
+            left = pairs.where(col("jaccard") < self.config.near.jaccard).select("doc")
             links = links.join(left, on="doc", how="semi")
             links = links.join(left.select(col("doc").alias("root")), on="root", how="semi")
             links = self.keep(links, f"links-{turn}")
             if not self.sizes[f"links-{turn}"]["rows"]:
                 break
-        found = dropped[0]
-        for more in dropped[1:]:
-            found = found.union_all(more)
-        return self.keep(found, "near")
+        near = dropped[0]
+        for table in dropped[1:]:
+            near = near.union_all(table)
+        return self.keep(near, "near")
 
-    def _told(self, others: DataFrame, edges: DataFrame, candidates: Candidates, turn: int) -> DataFrame:
-        """Return (doc, kept, jaccard) of documents and those kept of their components; known pairs are not redone."""
+    def _similarities(self, others: DataFrame, edges: DataFrame, candidates: Candidates, turn: int) -> DataFrame:
+        """Add the similarity to pairs (doc, kept); pairs among the edges are not compared again."""
         from daft import col
         from daft.functions import when
 
@@ -213,8 +216,8 @@ class _Search:
         )  # fmt: skip
         ends = ["high", "low"]
         known = edges.select(col("doc").alias("high"), col("root").alias("low"), "jaccard")
-        asked = pairs.join(known, on=ends, how="anti").select(col("high").alias("doc"), col("low").alias("root"))
-        asked = self.keep(asked.sort(["doc", "root"]), f"asked-{turn}")
+        unknown = pairs.join(known, on=ends, how="anti").select(col("high").alias("doc"), col("low").alias("root"))
+        self.keep(unknown.sort(["doc", "root"]), f"asked-{turn}")
         if self.sizes[f"asked-{turn}"]["rows"]:
             new = candidates.compare(self.folder / f"asked-{turn}", f"answered-{turn}", self.sizes)
             known = known.union_all(new.select(col("doc").alias("high"), col("root").alias("low"), "jaccard"))
@@ -222,7 +225,7 @@ class _Search:
 
 
 def _pairs(members: DataFrame) -> DataFrame:
-    """Return (band, doc, root): each member of a band beside the first of it."""
+    """Return (band, doc, root): each member of a band with the first member."""
     from daft import col
 
     firsts = members.groupby("band").agg(col("doc").min().alias("root"), col("doc").count().alias("members"))

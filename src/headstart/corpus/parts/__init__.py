@@ -1,1 +1,1 @@
-"""What a task works on: the engine, the files of a part, row counts, words and n-grams."""
+"""What tasks use: the engine, the files of a part, row counts, words and n-grams."""

@@ -1,8 +1,8 @@
-"""Daft, the engine: expressions on one batch, tasks in processes, frames over files; here or on a Ray cluster.
+"""The engine, Daft: expressions on one batch, tasks in processes, frames over files; on one machine or a Ray cluster.
 
-Work on texts comes as tasks, one for each part of the corpus: a task reads its part, evaluates the rules as native
-expressions batch by batch, and writes its own files, so no text passes through the driver and a finished part stays
-finished. What needs all documents at once (duplicates, lines) are frames over the small tables that the tasks wrote.
+Each part of the corpus is one task. A task reads its part, evaluates the rules as native expressions batch by batch,
+and writes its own files. No text passes through the driver, and a finished part is never computed again. Steps that
+need all documents at once (duplicates, lines) use frames over the small tables that the tasks wrote.
 """
 
 from __future__ import annotations
@@ -20,99 +20,100 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.errors import HeadstartError, ResourceError, error_from_dict
+from headstart.core.extras import install_command
 from headstart.core.processes import cores
 
 if TYPE_CHECKING:
     import daft
     from daft import DataFrame, Expression
 
-# Nothing is reported to anyone, and progress is told in our own lines.
+# Daft sends no telemetry and shows no progress bar: Headstart logs the progress.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
 
 
 class EngineConfig(Section):
-    """Where the work is done."""
+    """Where the corpus is processed."""
 
     runner: Literal["native", "ray"] = Field("native", description="this machine, or a Ray cluster")
-    address: str | None = Field(None, description="the cluster's address; a local one is started where none is given")
-    workers: int | None = Field(None, ge=1, description="tasks at a time; the number of cores where none is given")
+    address: str | None = Field(None, description="address of the Ray cluster; null starts a local one")
+    workers: int | None = Field(None, ge=1, description="tasks that run at a time; null for the number of cores")
     partitions: int | None = Field(
-        None, ge=1, description="partitions of a shuffle on a cluster; as many as workers where none is given"
+        None, ge=1, description="partitions of a shuffle on a cluster; null for the number of workers"
     )
 
 
 def load() -> Any:
-    """Import Daft, or say how to install it."""
+    """Import Daft, or raise an error with the pip command that installs it."""
     try:
         import daft
     except ImportError as error:
         raise ResourceError(
             "cleaning a corpus needs Daft, which is not installed",
             allowed="pretrain reads text files without it",
-            do="pip install 'headstart[corpus]'",
+            do=install_command("corpus"),
         ) from error
     return daft
 
 
 def start(config: EngineConfig) -> None:
-    """Choose the runner of this process, once."""
+    """Set the runner of this process; call it once."""
     daft = load()
     if config.runner == "native":
         daft.set_runner_native()
         return
-    # Ray lets its workers yield to everything else (niceness 15); a cluster of our own has nothing else to do.
+    # Ray runs its workers at niceness 15, below everything else. A cluster for this corpus has no other work.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:
         raise ResourceError("the runner `ray` needs Ray, which is not installed", do="pip install ray") from error
     if not ray.is_initialized():
-        own = {"num_cpus": workers(config), "include_dashboard": False, "log_to_driver": False}
-        ray.init(address=config.address) if config.address else ray.init(**own)
+        local = {"num_cpus": workers(config), "include_dashboard": False, "log_to_driver": False}
+        ray.init(address=config.address) if config.address else ray.init(**local)
     daft.set_runner_ray()
-    # The default of 200 costs a task each, a minute of scheduling for a corpus of a few megabytes.
+    # The default of 200 partitions means 200 tasks: a minute of scheduling for a corpus of a few megabytes.
     daft.set_execution_config(shuffle_aggregation_default_partitions=config.partitions or workers(config))
 
 
 def workers(config: EngineConfig) -> int:
-    """Return how many tasks run at a time: as the recipe says, or one for each core that is ours to use."""
+    """Return the number of tasks that run at a time: the recipe's setting, or one per available core."""
     return cores() if config.workers is None else config.workers
 
 
 def evaluate(table: pa.Table, expressions: Mapping[str, Expression]) -> pa.Table:
-    """Evaluate native expressions over the columns of one batch and return the results under their names."""
+    """Evaluate native expressions over the columns of one batch and return the results as named columns."""
     from daft.expressions import ExpressionsProjection
     from daft.recordbatch import RecordBatch
 
     batch = RecordBatch.from_arrow_table(table)
-    chosen = ExpressionsProjection([expression.alias(name) for name, expression in expressions.items()])
-    return batch.eval_expression_list(chosen).to_arrow_table()
+    projection = ExpressionsProjection([expression.alias(name) for name, expression in expressions.items()])
+    return batch.eval_expression_list(projection).to_arrow_table()
 
 
 def run_tasks(function: str, tasks: Sequence[Mapping[str, Any]], config: EngineConfig) -> Iterator[dict[str, Any]]:
-    """Run "module:function" on each task in worker processes, and yield what each returns as it is finished.
+    """Run "module:function" on each task in worker processes, and yield each result as its task finishes.
 
-    Tasks and results are plain JSON. What a task raises is raised here, with its words where they are meant for people.
+    Tasks and results are plain JSON. An error of a task is raised here; a HeadstartError keeps its message.
     """
     daft = load()
     frame = daft.from_pydict({"task": [json.dumps(task) for task in tasks]})
     if config.runner == "ray":
         frame = frame.into_partitions(len(tasks))
-        # Not an actor pool: on a small cluster its actors and the tasks that feed them wait for each other's cores.
+        # No actor pool: on a small cluster, its actors and the tasks that feed them wait for each other's cores.
         call = daft.func.batch(return_dtype=daft.DataType.string(), use_process=True, batch_size=1)(_Caller(function))
     else:
         call = _pool(daft, function, min(workers(config), len(tasks)))
     for batch in frame.select(call(daft.col("task")).alias("result")).to_arrow_iter():
-        for answer in batch.to_pydict()["result"]:
-            result = json.loads(answer)
+        for line in batch.to_pydict()["result"]:
+            result = json.loads(line)
             if "error" in result:
                 _raise(result["error"])
             yield result["value"]
 
 
 class _Caller:
-    """Calls a function by its name on each task of a batch; a name, so that nothing of ours is pickled by value."""
+    """Calls a function, given by name, on each task of a batch; by name, so that no code is pickled by value."""
 
     def __init__(self, function: str) -> None:
         self.function = function
@@ -123,7 +124,7 @@ class _Caller:
 
 
 def call(function: str, task: str) -> str:
-    """Call "module:function" on a task and return its value, or its error, as JSON."""
+    """Call "module:function" on a task and return its value or its error as JSON."""
     module, _, name = function.partition(":")
     try:
         return json.dumps({"value": getattr(importlib.import_module(module), name)(json.loads(task))})
@@ -148,11 +149,11 @@ def _pool(daft: Any, function: str, count: int) -> Callable[..., Any]:
 
 def _raise(error: Mapping[str, str]) -> None:
     if "traceback" in error:
-        raise RuntimeError("a task of the corpus failed:\n" + error["traceback"])
+        raise RuntimeError("a task failed:\n" + error["traceback"])
     raise error_from_dict(error)
 
 
 def frame(folder: Path, *columns: str) -> DataFrame:
-    """Return a lazy frame over the parquet files of a folder."""
-    found = load().read_parquet(f"{folder}/*.parquet")
-    return found.select(*columns) if columns else found
+    """Return a lazy frame over the Parquet files of a folder, with all columns or the given ones."""
+    table = load().read_parquet(f"{folder}/*.parquet")
+    return table.select(*columns) if columns else table

@@ -1,4 +1,4 @@
-"""Lines and paragraphs of a batch of texts: whose they are, and their hashes."""
+"""Lines and paragraphs of a batch of texts, with the text that each belongs to, and their hashes."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import pyarrow.compute as pc
 
 from headstart.core.data import Ints
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.shingles import Hashes, mixed
-from headstart.corpus.parts.steps import flat
+from headstart.corpus.parts.shingles import Hashes, mix_bits
+from headstart.corpus.parts.steps import as_array
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces of several texts, one text after the other."""
+    """The pieces of several texts, one text after the other."""
 
     owners: Ints
-    """For each piece the number of its text."""
+    """The index of the text that each piece belongs to."""
     hashes: Hashes
     texts: pa.Array
     count: int
-    """How many texts there are."""
+    """The number of texts."""
 
     def distinct(self) -> Ints:
-        """Return the places of each text's different pieces, the first of each."""
-        _, first = np.unique(self.hashes ^ mixed(self.owners.astype(np.uint64)), return_index=True)
+        """Return the indices of the distinct pieces of each text, the first occurrence of each."""
+        _, first = np.unique(self.hashes ^ mix_bits(self.owners.astype(np.uint64)), return_index=True)
         first.sort()
         return first
 
-    def numbers(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Return for each text how many pieces and characters in them it has, and how many of the different ones."""
+    def totals(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the number of pieces of each text and their characters, of all and of the distinct pieces."""
         lengths = pc.utf8_length(self.texts).to_numpy(zero_copy_only=False)
         once = self.distinct()
         return {
-            "all": self._counted(self.owners),
-            "distinct": self._counted(self.owners[once]),
-            "characters": self._counted(self.owners, lengths),
-            "distinct characters": self._counted(self.owners[once], lengths[once]),
+            "all": self._sum(self.owners),
+            "distinct": self._sum(self.owners[once]),
+            "characters": self._sum(self.owners, lengths),
+            "distinct characters": self._sum(self.owners[once], lengths[once]),
         }
 
-    def _counted(self, owners: Ints, weights: Ints | None = None) -> npt.NDArray[np.float64]:
+    def _sum(self, owners: Ints, weights: Ints | None = None) -> npt.NDArray[np.float64]:
         return np.bincount(owners, weights, minlength=self.count).astype(np.float64)
 
 
 def lines_of(texts: pa.Array | pa.ChunkedArray) -> Pieces:
-    """Return the lines with something on them."""
+    """Return the lines that are not empty."""
     owners, pieces = _split(texts, "\n")
     filled = pc.greater(pc.binary_length(pieces), 0)
     owners, pieces = owners[filled.to_numpy(zero_copy_only=False)], pieces.filter(filled)
@@ -56,7 +56,7 @@ def lines_of(texts: pa.Array | pa.ChunkedArray) -> Pieces:
 
 
 def paragraphs_of(texts: pa.Array | pa.ChunkedArray, several_lines: bool = False) -> Pieces:
-    """Return what stands between blank lines; only what has several lines if wished."""
+    """Return the paragraphs, which blank lines separate; with `several_lines`, only those of more than one line."""
     owners, pieces = _split(texts, "\n\n")
     if several_lines:
         several = pc.match_substring(pieces, "\n")
@@ -65,7 +65,7 @@ def paragraphs_of(texts: pa.Array | pa.ChunkedArray, several_lines: bool = False
 
 
 def hashes_of(pieces: pa.Array | list[str], seed: int) -> Hashes:
-    """Hash pieces; those of one kind have a seed of their own, so that a line is never taken for a paragraph."""
+    """Hash pieces; lines and paragraphs use different seeds, so that one is never taken for the other."""
     from daft import col
     from daft.functions import hash as hashed
 
@@ -76,5 +76,5 @@ def hashes_of(pieces: pa.Array | list[str], seed: int) -> Hashes:
 
 
 def _split(texts: pa.Array | pa.ChunkedArray, separator: str) -> tuple[Ints, pa.Array]:
-    lists = pc.split_pattern(flat(texts), separator)
+    lists = pc.split_pattern(as_array(texts), separator)
     return np.repeat(np.arange(len(texts)), np.diff(lists.offsets.to_numpy())), lists.flatten()

@@ -1,4 +1,4 @@
-"""The books of a corpus: at every step rows in = rows out + dropped by rule + duplicates + rejects."""
+"""The row counts of a corpus: for every step, rows in = rows out + dropped by rule + duplicates + rejects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from headstart.core.errors import DataError
 
 REJECTS, DUPLICATES = "rejects", "duplicates"
-"""Reasons under which rows leave, beside the names of rules: those that begin with "duplicates." are duplicates."""
+"""Reasons for dropping a row, in addition to the names of rules. "duplicates." precedes the kind of a duplicate."""
 
 
 @dataclass
 class StepCounts:
-    """What one step took in and what became of it."""
+    """The rows that one step read, kept and dropped."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -25,17 +25,17 @@ class StepCounts:
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows by the rule that dropped them."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What else the step counted."""
+    """Other things that the step counted."""
 
     def add(self, other: StepCounts) -> None:
-        """Add another part's books of the same step."""
+        """Add the counts of another part for the same step."""
         for name in ("rows_in", "rows_out", "characters_in", "characters_out"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.dropped.update(other.dropped)
         self.counts.update(other.counts)
 
     def line(self, name: str) -> str:
-        """Return the step's receipt in one line."""
+        """Return the counts of the step as one line."""
         rules = {rule: count for rule, count in self.dropped.items() if not _is_other(rule)}
         duplicates = sum(count for rule, count in self.dropped.items() if rule.startswith(DUPLICATES))
         return (
@@ -49,47 +49,47 @@ def _is_other(rule: str) -> bool:
 
 
 class RowCounts:
-    """The books of all steps, in their order."""
+    """The counts of all steps, in their order."""
 
     def __init__(self) -> None:
-        """Open empty books."""
+        """Start without any step."""
         self.steps: dict[str, StepCounts] = {}
 
     def __getitem__(self, step: str) -> StepCounts:
         return self.steps.setdefault(step, StepCounts())
 
     def check(self) -> None:
-        """Raise unless every step's rows balance, and each step took in what the one before it gave out."""
+        """Raise unless the rows of every step balance, and each step reads what the one before it kept."""
         before: tuple[str, StepCounts] | None = None
         for name, step in self.steps.items():
-            booked = step.rows_out + sum(step.dropped.values())
-            if step.rows_in != booked:
-                raise _unbalanced(f"step {name} took in {step.rows_in:,} rows and {booked:,} are accounted for")
+            counted = step.rows_out + sum(step.dropped.values())
+            if step.rows_in != counted:
+                raise _unbalanced(f"step {name} read {step.rows_in:,} rows, but {counted:,} are accounted for")
             if before is not None and before[1].rows_out != step.rows_in:
                 raise _unbalanced(
-                    f"step {before[0]} gave out {before[1].rows_out:,} rows and step {name} took in {step.rows_in:,}"
+                    f"step {before[0]} kept {before[1].rows_out:,} rows, but step {name} read {step.rows_in:,}"
                 )
             before = name, step
 
-    def require_few_rejects(self, step: str, share: float, first: str, folder: Path) -> None:
-        """Raise where more of the rows that were read are rejects than the recipe allows."""
-        books = self[step]
-        rejects = books.dropped[REJECTS]
-        if rejects > share * books.rows_in:
+    def require_few_rejects(self, step: str, max_fraction: float, first: str, folder: Path) -> None:
+        """Raise if a larger fraction of the rows was rejected than the recipe allows; `first` describes one reject."""
+        counts = self[step]
+        rejects = counts.dropped[REJECTS]
+        if rejects > max_fraction * counts.rows_in:
             raise DataError(
-                f"{rejects:,} of {books.rows_in:,} rows cannot be read ({rejects / books.rows_in:.2%}); "
+                f"{rejects:,} of {counts.rows_in:,} rows cannot be read ({rejects / counts.rows_in:.2%}); "
                 f"the first is {first}",
-                allowed=f"max_reject_share allows {share:.2%}",
-                do=f"Mend the files (`headstart corpus explain {folder} --rule rejects` names the places), or raise "
-                "max_reject_share if the loss is known",
+                allowed=f"max_reject_share allows {max_fraction:.2%}",
+                do=f"Fix the files (`headstart corpus explain {folder} --rule rejects` lists the rows), or raise "
+                "max_reject_share if the loss is acceptable",
             )
 
     def lines(self) -> list[str]:
-        """Return the receipt, a line for each step."""
+        """Return one line of text per step."""
         return [step.line(name) for name, step in self.steps.items()]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the books as plain JSON types, in the order of the steps."""
+        """Return the counts as plain JSON types, in the order of the steps."""
         return [
             {
                 "step": name,
@@ -104,25 +104,25 @@ class RowCounts:
         ]
 
     @classmethod
-    def from_json(cls, written: Iterable[Mapping[str, Any]]) -> RowCounts:
-        """Read books that `to_json` wrote."""
-        books = cls()
-        for entry in written:
+    def from_json(cls, entries: Iterable[Mapping[str, Any]]) -> RowCounts:
+        """Read the counts that `to_json` returned."""
+        counts = cls()
+        for entry in entries:
             numbers = {key: entry[key] for key in ("rows_in", "rows_out", "characters_in", "characters_out")}
-            found = StepCounts(**numbers, dropped=Counter(entry["dropped"]), counts=Counter(entry["counts"]))
-            books[entry["step"]].add(found)
-        return books
+            step = StepCounts(**numbers, dropped=Counter(entry["dropped"]), counts=Counter(entry["counts"]))
+            counts[entry["step"]].add(step)
+        return counts
 
     @classmethod
     def of_parts(cls, notes: Iterable[Mapping[str, Any]]) -> RowCounts:
-        """Add up the books that finished parts noted."""
-        books = cls()
+        """Add up the counts in the notes of finished parts."""
+        total = cls()
         for note in notes:
-            books.add(cls.from_json(note["books"]))
-        return books
+            total.add(cls.from_json(note["books"]))
+        return total
 
     def add(self, other: RowCounts) -> None:
-        """Add another part's books."""
+        """Add the counts of another part."""
         for name, step in other.steps.items():
             self[name].add(step)
 
@@ -131,5 +131,5 @@ def _unbalanced(found: str) -> DataError:
     return DataError(
         found,
         allowed="Rows in = rows out + dropped by rule + duplicates + rejects",
-        do="This is a fault of ours: please report it with the recipe that shows it",
+        do="Internal error, please report it with the recipe that causes it",
     )

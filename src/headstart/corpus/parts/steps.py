@@ -1,4 +1,4 @@
-"""What a cleaning step is: a batch of documents in, the same batch out, changed, with a verdict on each."""
+"""The interface of a cleaning step: a batch of documents in, the changed batch out, with a verdict on each document."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ import pyarrow.compute as pc
 
 @dataclass
 class StepOutput:
-    """A batch after a step."""
+    """The output of a step for one batch."""
 
     table: pa.Table
     verdict: pa.Array | pa.ChunkedArray | None = None
-    """For each row the name of the rule that drops it, or null; None where the step drops nothing."""
+    """For each row the name of the rule that drops it, or null; None if the step drops nothing."""
     counts: Counter[str] = field(default_factory=Counter)
     """What the step found and changed, for the datasheet."""
 
 
 class CleaningStep(Protocol):
-    """One step of cleaning; its settings are its own."""
+    """One cleaning step, built from its section of the recipe."""
 
     name: str
 
     def apply(self, table: pa.Table) -> StepOutput:
-        """Judge and change a batch with at least the columns `id` and `text`."""
+        """Change and judge a batch that has at least the columns `id` and `text`."""
         ...
 
 
 def with_text(table: pa.Table, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with other texts."""
+    """Return the table with its column `text` replaced."""
     return table.set_column(table.schema.get_field_index("text"), "text", texts)
 
 
-def characters(table: pa.Table) -> int:
-    """Return how many characters the texts of a batch have."""
+def count_characters(table: pa.Table) -> int:
+    """Return the number of characters in the texts of a batch."""
     return int(pc.sum(pc.utf8_length(table["text"])).as_py() or 0)
 
 
-def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
+def as_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as a single array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def changed(texts: pa.Array | pa.ChunkedArray, chosen: pa.Array | pa.ChunkedArray, by: Sequence[str]) -> pa.Array:
-    """Return texts with the chosen ones replaced, in their order."""
-    whole = flat(texts)
-    return pc.replace_with_mask(whole, flat(chosen), pa.array(by, whole.type))
+def replace_where(texts: pa.Array | pa.ChunkedArray, mask: pa.Array | pa.ChunkedArray, new: Sequence[str]) -> pa.Array:
+    """Return the texts with those selected by a mask replaced, in their order."""
+    array = as_array(texts)
+    return pc.replace_with_mask(array, as_array(mask), pa.array(new, array.type))

@@ -1,4 +1,4 @@
-"""Rows of a part gathered into batches of bounded size, and every row that is none written down as a reject."""
+"""The rows of a part in batches of bounded size; every row without text becomes a reject."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from headstart.corpus.read import tables
 from headstart.corpus.read.formats import BadRow, RawRow, ReadOptions, plain, suffix_of
-from headstart.corpus.read.sources import KNOWN, SourceConfig, SourcePart
+from headstart.corpus.read.sources import FORMATS, SourceConfig, SourcePart
 from headstart.corpus.read.streams import too_long
 
-_MOST_ROWS, _MOST_REJECTS = 1 << 16, 1 << 13
-"""In one batch, however short they are: a reject takes some 600 bytes until it is written."""
+_MAX_ROWS, _MAX_REJECTS = 1 << 16, 1 << 13
+"""Limits of one batch, however short its rows are: a reject takes about 600 bytes until it is written."""
 _RAW_BYTES = 200
 
-REJECTS = pa.schema(
+REJECT_SCHEMA = pa.schema(
     [
         ("source", pa.string()),
         ("file", pa.string()),
@@ -29,7 +29,7 @@ REJECTS = pa.schema(
         ("raw", pa.binary()),
     ]
 )
-TEXTS = pa.schema([("id", pa.large_string()), ("url", pa.large_string()), ("text", pa.large_string())])
+TEXT_SCHEMA = pa.schema([("id", pa.large_string()), ("url", pa.large_string()), ("text", pa.large_string())])
 
 
 @dataclass
@@ -37,128 +37,128 @@ class ReadBatch:
     """Some rows of a part."""
 
     rows: int = 0
-    """Counted where they are read: texts, empty ones and rejects."""
-    table: pa.Table = field(default_factory=TEXTS.empty_table)
+    """Counted where they are read: texts, empty texts and rejects."""
+    table: pa.Table = field(default_factory=TEXT_SCHEMA.empty_table)
     rejects: list[dict[str, Any]] = field(default_factory=list)
 
 
-def read_batches(part: SourcePart, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
-    """Yield the rows of a part, texts of nothing among them, in batches of a few megabytes."""
+def read_batches(part: SourcePart, source: SourceConfig, max_bytes: int) -> Iterator[ReadBatch]:
+    """Yield the rows of a part, including empty texts, in batches of a few megabytes."""
     if suffix_of(part.path) == "parquet":
-        yield from _merged(_parquet(part, source, longest))
+        yield from _merge(_read_parquet(part, source, max_bytes))
         return
-    reading = ReadOptions(
+    options = ReadOptions(
         source.text,
         (source.url,) if source.url else (),
         source.documents == "file",
         part.start,
         part.stop,
-        longest,
+        max_bytes,
     )
-    yield from _gathered(part, source, KNOWN[suffix_of(part.path)](part.path, reading))
+    yield from _collect(part, source, FORMATS[suffix_of(part.path)](part.path, options))
 
 
-def _gathered(part: SourcePart, source: SourceConfig, rows: Iterator[RawRow]) -> Iterator[ReadBatch]:
+def _collect(part: SourcePart, source: SourceConfig, rows: Iterator[RawRow]) -> Iterator[ReadBatch]:
     batch, ids, urls, texts, size = ReadBatch(), list[str](), list[str | None](), list[str](), 0
-    # Lines of a range are numbered from its beginning, so it is their offset that names them.
+    # Lines of a range are numbered from its start, so their offset identifies them.
     by_offset = suffix_of(part.path) == "jsonl"
     for row in rows:
         if isinstance(row.value, BadRow):
-            batch.rejects.append(_reject(part, row.place, row.offset, row.value))
+            batch.rejects.append(_reject(part, row.position, row.offset, row.value))
             batch.rows += row.value.rows
         else:
             batch.rows += 1
-            mark = f"@{row.offset}" if by_offset else f":{row.place.rpartition(' ')[2]}"
-            ids.append(f"{part.file}{mark}")
-            urls.append((row.kept or {}).get(source.url or "url") or (row.kept or {}).get("url") or None)
+            extra = row.extra or {}
+            ids.append(f"{part.file}@{row.offset}" if by_offset else f"{part.file}:{row.position.rpartition(' ')[2]}")
+            urls.append(extra.get(source.url or "url") or extra.get("url") or None)
             texts.append(row.value)
             size += len(row.value)
-        if size >= tables.BATCH_BYTES or len(ids) >= _MOST_ROWS or len(batch.rejects) >= _MOST_REJECTS:
-            batch.table = pa.table([ids, urls, texts], schema=TEXTS)
+        if size >= tables.BATCH_BYTES or len(ids) >= _MAX_ROWS or len(batch.rejects) >= _MAX_REJECTS:
+            batch.table = pa.table([ids, urls, texts], schema=TEXT_SCHEMA)
             yield batch
             batch, ids, urls, texts, size = ReadBatch(), [], [], [], 0
-    batch.table = pa.table([ids, urls, texts], schema=TEXTS)
+    batch.table = pa.table([ids, urls, texts], schema=TEXT_SCHEMA)
     if batch.rows:
         yield batch
 
 
-def _parquet(part: SourcePart, source: SourceConfig, longest: int) -> Iterator[ReadBatch]:
-    """Read columns as they lie, without a loop over rows unless some text is no UTF-8."""
-    number = part.first_row
+def _read_parquet(part: SourcePart, source: SourceConfig, max_bytes: int) -> Iterator[ReadBatch]:
+    """Read columns as Arrow arrays; a loop over rows is needed only if a text is not UTF-8."""
+    first = part.first_row
     columns = [source.text, *([source.url] if source.url else [])]
     stop = tables.groups_of(part.path) if part.stop is None else part.stop
     for batch in tables.batches(part.path, columns, range(part.start, stop)):
         if isinstance(batch, tables.LostRows):
-            # One reject for all of them: it carries their number into the books, and a million of them cost no memory.
-            lost, where = BadRow(batch.reason, rows=batch.rows), "file" if batch.is_whole_file else f"row {number}"
-            yield ReadBatch(batch.rows, rejects=[_reject(part, where, number, lost)])
-            number += batch.rows
+            # One reject for all of them: it counts their number, and a million of them take no memory.
+            fault, position = BadRow(batch.reason, rows=batch.rows), "file" if batch.is_whole_file else f"row {first}"
+            yield ReadBatch(batch.rows, rejects=[_reject(part, position, first, fault)])
+            first += batch.rows
             continue
-        read = ReadBatch(batch.num_rows)
-        ids = pa.array([f"{part.file}:{number + place}" for place in range(batch.num_rows)], pa.large_string())
-        urls = _addresses(batch.column(1)) if source.url else pa.nulls(batch.num_rows, pa.large_string())
-        texts, bad = _as_strings(batch.column(0), longest)
-        for place, fault in bad.items():
-            read.rejects.append(_reject(part, f"row {number + place}", number + place, fault))
-        read.table = pa.table([ids, urls, texts], schema=TEXTS)
-        if bad:
-            read.table = read.table.filter(pa.array([place not in bad for place in range(batch.num_rows)]))
-        number += batch.num_rows
-        yield read
+        output = ReadBatch(batch.num_rows)
+        ids = pa.array([f"{part.file}:{first + i}" for i in range(batch.num_rows)], pa.large_string())
+        urls = _as_urls(batch.column(1)) if source.url else pa.nulls(batch.num_rows, pa.large_string())
+        texts, faults = _as_texts(batch.column(0), max_bytes)
+        for i, fault in faults.items():
+            output.rejects.append(_reject(part, f"row {first + i}", first + i, fault))
+        output.table = pa.table([ids, urls, texts], schema=TEXT_SCHEMA)
+        if faults:
+            output.table = output.table.filter(pa.array([i not in faults for i in range(batch.num_rows)]))
+        first += batch.num_rows
+        yield output
 
 
-def _addresses(values: pa.Array) -> pa.Array:
-    """Return bytes as addresses, null where there is none."""
+def _as_urls(values: pa.Array) -> pa.Array:
+    """Decode URLs; an empty one becomes null."""
     try:
-        found = values.cast(pa.large_string())
+        urls = values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        shown = [None if raw is None else raw.decode("utf-8", "replace") for raw in values.to_pylist()]
-        found = pa.array(shown, pa.large_string())
-    return pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.large_string()), found)
+        decoded = [None if raw is None else raw.decode("utf-8", "replace") for raw in values.to_pylist()]
+        urls = pa.array(decoded, pa.large_string())
+    return pc.if_else(pc.equal(urls, ""), pa.scalar(None, pa.large_string()), urls)
 
 
-def _as_strings(values: pa.Array, longest: int) -> tuple[pa.Array, dict[int, BadRow]]:
-    """Return bytes as texts, nulls as empty ones, and why some cannot be."""
-    bad = dict[int, BadRow]()
+def _as_texts(values: pa.Array, max_bytes: int) -> tuple[pa.Array, dict[int, BadRow]]:
+    """Decode texts, null as empty text, and return them with the faults by row index."""
+    faults = dict[int, BadRow]()
     lengths = pc.binary_length(values)
-    if (pc.max(lengths).as_py() or 0) > longest:
-        for place in pc.indices_nonzero(pc.fill_null(pc.greater(lengths, longest), False)).to_pylist():
-            reason = too_long("text", lengths[place].as_py(), longest)
-            bad[place] = BadRow(reason, raw=values[place].as_buffer()[:_RAW_BYTES].to_pybytes())
-        values = pc.if_else(pc.greater(lengths, longest), pa.scalar(None, values.type), values)
+    if (pc.max(lengths).as_py() or 0) > max_bytes:
+        for i in pc.indices_nonzero(pc.fill_null(pc.greater(lengths, max_bytes), False)).to_pylist():
+            reason = too_long("text", lengths[i].as_py(), max_bytes)
+            faults[i] = BadRow(reason, raw=values[i].as_buffer()[:_RAW_BYTES].to_pybytes())
+        values = pc.if_else(pc.greater(lengths, max_bytes), pa.scalar(None, values.type), values)
     try:
-        return pc.fill_null(values.cast(pa.large_string()), ""), bad
+        return pc.fill_null(values.cast(pa.large_string()), ""), faults
     except pa.ArrowInvalid:
         pass
     texts = list[str]()
-    for place, raw in enumerate(values.to_pylist()):
+    for i, raw in enumerate(values.to_pylist()):
         try:
             texts.append((raw or b"").decode("utf-8"))
         except UnicodeDecodeError as error:
             texts.append("")
-            bad[place] = BadRow(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
-    return pa.array(texts, pa.large_string()), bad
+            faults[i] = BadRow(f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})", raw=raw)
+    return pa.array(texts, pa.large_string()), faults
 
 
-def _merged(batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
+def _merge(batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
     """Join small batches up to the usual size."""
     held = ReadBatch()
     for batch in batches:
         held.rows += batch.rows
         held.rejects += batch.rejects
         held.table = pa.concat_tables([held.table, batch.table])
-        if held.table.nbytes >= tables.BATCH_BYTES or len(held.rejects) >= _MOST_REJECTS:
+        if held.table.nbytes >= tables.BATCH_BYTES or len(held.rejects) >= _MAX_REJECTS:
             yield held
             held = ReadBatch()
     if held.rows:
         yield held
 
 
-def _reject(part: SourcePart, place: str, offset: int, fault: BadRow) -> dict[str, Any]:
+def _reject(part: SourcePart, position: str, offset: int, fault: BadRow) -> dict[str, Any]:
     return {
         "source": part.source,
         "file": part.file,
-        "place": place,
+        "place": position,
         "offset": offset,
         "rows": fault.rows,
         "reason": plain(fault.reason),

@@ -1,7 +1,7 @@
-"""Which files the paths, globs, folders and addresses of a source stand for, and how each is named.
+"""Which files the paths, globs, folders and URLs of a source match, and the name of each file.
 
-A file's name is its path from what the patterns have in common, whatever files there are: two files of one folder tree
-never share a name, and names stay as a corpus grows or is copied elsewhere.
+The name of a file is its path relative to the common root of the patterns, whichever files exist. Two files of one
+folder tree therefore never share a name, and names do not change when a corpus grows or is copied elsewhere.
 """
 
 from __future__ import annotations
@@ -13,66 +13,74 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from headstart.corpus.read import addresses, readers
+from headstart.corpus.read import readers, urls
 from headstart.corpus.read.formats import printable, suffix_of
 
 _ABOUT = ("license", "licence", "copying", "notice", "readme")
-"""Stems of text files that a folder of data holds beside the data."""
+"""Stems of text files that describe a data set and are not part of it."""
 
 
 @dataclass(frozen=True)
-class Matched:
-    """What some patterns stand for."""
+class MatchedFiles:
+    """The files that some patterns match."""
 
     files: dict[str, str]
-    """Paths or addresses, sorted, and their names."""
-    passed_over: list[str]
-    """Names of files in folders that are not read."""
+    """Paths or URLs in sorted order, with their names."""
+    skipped: list[str]
+    """Names of the files in matched folders that are not read."""
 
 
-def matched(patterns: Sequence[str], known: Container[str]) -> Matched:
-    """Return the files of all patterns, each once; of folders those with known suffixes that are not about the data."""
-    roots, files, others = list[list[str]](), set[str](), set[str]()
+def match(patterns: Sequence[str], known: Container[str]) -> MatchedFiles:
+    """Return the files that match any of the patterns, each once.
+
+    Of a folder, only files with a known suffix are taken, and none that describe the data (license, readme).
+    """
+    roots, files, listed = list[list[str]](), set[str](), set[str]()
     for pattern in patterns:
-        root, found, is_folder = _listed(pattern)
-        read = [path for path in found if not is_folder or (suffix_of(path) in known and not _is_about(path))]
-        roots.append(_steps(root))
-        files.update(read)
-        others.update(found)
-    # The first place at which not all roots go the same way.
-    shared = next((place for place, steps in enumerate(zip(*roots, strict=False)) if len(set(steps)) > 1), None)
-    shared = min(map(len, roots)) if shared is None else shared
-    steps_of = {path: _steps(path) for path in files | others}
-    order = sorted(steps_of, key=lambda path: "/".join(steps_of[path]))
-    names = {path: printable("/".join(steps_of[path][shared:])) for path in order}
-    return Matched(
+        root, paths, is_folder = _list_files(pattern)
+        roots.append(_components(root))
+        files.update(path for path in paths if not is_folder or (suffix_of(path) in known and not _is_about(path)))
+        listed.update(paths)
+    depth = _common_depth(roots)
+    components = {path: _components(path) for path in files | listed}
+    order = sorted(components, key=lambda path: "/".join(components[path]))
+    names = {path: printable("/".join(components[path][depth:])) for path in order}
+    return MatchedFiles(
         {path: name for path, name in names.items() if path in files},
         [name for path, name in names.items() if path not in files],
     )
 
 
-def _listed(pattern: str) -> tuple[str, list[str], bool]:
-    """Return the part of a pattern that is the same for all its files, these, and whether it names a folder."""
-    if addresses.is_remote(pattern):
-        return addresses.listed(pattern)
-    path = Path(addresses.local(pattern)).expanduser()
+def _list_files(pattern: str) -> tuple[str, list[str], bool]:
+    """Return the fixed prefix of a pattern, the files that match it, and True if it names a folder."""
+    if urls.is_remote(pattern):
+        return urls.list_files(pattern)
+    path = Path(urls.local_path(pattern)).expanduser()
     if path.is_dir():
         inside = glob.glob(f"{glob.escape(str(path))}/**/*", recursive=True)
         return str(path), [file for file in inside if Path(file).is_file()], True
     files = [str(file) for file in readers.expand([str(path)], "sources.files")]
     if path.is_file():
         return str(path.parent), files, False
-    return str(Path(*takewhile(lambda step: not glob.has_magic(step), path.parts[:-1]))), files, False
+    return str(Path(*takewhile(lambda component: not glob.has_magic(component), path.parts[:-1]))), files, False
 
 
 def _is_about(path: str) -> bool:
     return suffix_of(path) == "txt" and PurePosixPath(path).name.partition(".")[0].lower() in _ABOUT
 
 
-def _steps(path: str) -> list[str]:
-    """Return a path, or an address without what is secret in it, step by step."""
-    if not addresses.is_remote(path):
+def _components(path: str) -> list[str]:
+    """Split a path, or a URL without its credentials and options, into components."""
+    if not urls.is_remote(path):
         return os.path.abspath(path).rstrip("/").split("/")
-    store, key, _ = addresses.split(path)
+    store, key, _ = urls.split_url(path)
     scheme, _, host = store.partition("://")
     return [f"{scheme}://{host.rpartition('@')[2]}", *filter(None, key.split("/"))]
+
+
+def _common_depth(roots: Sequence[Sequence[str]]) -> int:
+    """Return the number of leading components that all roots share."""
+    for depth, components in enumerate(zip(*roots, strict=False)):
+        if len(set(components)) > 1:
+            return depth
+    return min(map(len, roots))

@@ -1,9 +1,9 @@
 """Files of text → documents, with every input row accounted for.
 
-    expand ─ read ─ Document | Reject ─ documents (fills a Receipt) ─ Document
+    expand ─ read ─ Document | Reject ─ documents (fills a Receipt) ─ Document ─ split_documents ─ train | validation
 
-A format is a function in `headstart.corpus.read.formats`; this module chooses it by suffix, names the documents
-and keeps the books.
+A format is a function in `headstart.corpus.read.formats`. This module selects it by suffix, gives each document an id
+and counts the rows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
 from headstart.corpus.read import formats, streams, tables
 
+SPLITS: tuple[Literal["train"], Literal["validation"]] = ("train", "validation")
 _KEPT_EXAMPLES = 20
 _IDENTITY_BYTES = 1 << 20
 
 
 class CorpusConfig(Section):
-    """Where the raw text lies and how documents are cut out of it."""
+    """Where the raw text is, and how it is split into documents."""
 
     files: list[str] = Field(min_length=1, description="paths or globs of .txt, .jsonl, .csv or .parquet files")
     text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
     documents: Literal["blank_line", "file"] = Field("blank_line", description="what one document is in plain text")
     validation: float = Field(
-        0.01, gt=0, le=0.5, description="share of the documents held out, chosen by hash of the id"
+        0.01, gt=0, le=0.5, description="fraction of the documents held out, selected by a hash of the text"
     )
     min_characters: int = Field(1, ge=1, description="a shorter document counts as empty")
-    max_reject_share: float = Field(0.01, ge=0, le=1, description="share of unreadable rows past which the run fails")
-    prepared: Path | None = Field(None, description="folder for tokenizer and shards that several runs share")
+    max_reject_share: float = Field(
+        0.01, ge=0, le=1, description="maximum fraction of unreadable rows; above it the run fails"
+    )
+    prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
 
     @field_validator("files", mode="before")
     @classmethod
@@ -51,20 +54,20 @@ class CorpusConfig(Section):
 
 @dataclass
 class Receipt:
-    """The books of one pass over a corpus: what came in and what became of it."""
+    """The row counts of one pass over a corpus: rows in = documents + rejects + empty."""
 
     rows: int = 0
-    """Counted where the bytes are read, so that a row lost on the way shows."""
+    """Counted where the bytes are read, so that a row lost in between is noticed."""
     documents: int = 0
     rejects: int = 0
     empty: int = 0
     characters: int = 0
     max_reject_share: float = 0.01
     examples: list[Reject] = field(default_factory=list)
-    """The first rejects, for the message and the datasheet."""
+    """The first rejects, for the error message and the manifest."""
 
     def add(self, item: Document | Reject, min_characters: int = 1) -> bool:
-        """Book one item; say whether it is a document to use."""
+        """Count one item; return True if it is a usable document."""
         if isinstance(item, Reject):
             self.rejects += 1
             if len(self.examples) < _KEPT_EXAMPLES:
@@ -78,33 +81,33 @@ class Receipt:
         return True
 
     def check(self) -> None:
-        """Raise unless rows in = documents + rejects + empty and the rejects are few."""
-        booked = self.documents + self.rejects + self.empty
-        if self.rows != booked:
+        """Raise if rows in ≠ documents + rejects + empty, or if there are too many rejects."""
+        counted = self.documents + self.rejects + self.empty
+        if self.rows != counted:
             raise DataError(
-                f"{self.rows:,} rows were read and {booked:,} are accounted for",
+                f"{self.rows:,} rows were read, but {counted:,} are accounted for",
                 allowed="Rows in = documents + rejects + empty",
-                do="This is a fault of the reader: please report it with the file that shows it",
+                do="This is an internal error of the reader. Please report it with the file that causes it",
             )
         if self.rejects and self.rejects > self.max_reject_share * self.rows:
             first = self.examples[0]
             raise DataError(
                 f"{self.rejects:,} of {self.rows:,} rows cannot be read ({self.rejects / self.rows:.2%}); "
-                f"the first is {first.file}, {first.place}: {first.reason}",
+                f"the first is {first.file}, {first.position}: {first.reason}",
                 allowed=f"corpus.max_reject_share allows {self.max_reject_share:.2%}",
-                do="Mend the file, or raise corpus.max_reject_share if the loss is known",
+                do="Fix the file, or raise corpus.max_reject_share if the loss is acceptable",
             )
 
     def summary(self) -> dict[str, Any]:
-        """Return the counts as plain JSON types, the first rejects with them."""
+        """Return the counts and the first rejects as plain JSON types."""
         counts = {name: getattr(self, name) for name in ("rows", "documents", "rejects", "empty", "characters")}
-        return {**counts, "examples": [f"{r.file}, {r.place}: {r.reason}" for r in self.examples]}
+        return {**counts, "examples": [f"{r.file}, {r.position}: {r.reason}" for r in self.examples]}
 
 
 def documents(config: CorpusConfig, receipt: Receipt) -> Iterator[Document]:
-    """Yield the usable documents of a corpus in a stable order, filling the receipt on the way.
+    """Yield the usable documents of a corpus in a stable order and fill the receipt.
 
-    Raises DataError at the end if nothing was usable or more was rejected than the config allows.
+    Raises a DataError at the end if no document is usable or more rows were rejected than the config allows.
     """
     receipt.max_reject_share = config.max_reject_share
     for item in read(config, receipt):
@@ -121,10 +124,29 @@ def documents(config: CorpusConfig, receipt: Receipt) -> Iterator[Document]:
         )
 
 
+def split_documents(config: CorpusConfig, seed: int, receipt: Receipt) -> Iterator[tuple[str, Document]]:
+    """Yield each usable document with its split, "train" or "validation", in one pass, and fill the receipt.
+
+    Raises a DataError at the end if one of the splits is empty.
+    """
+    counts = dict.fromkeys(SPLITS, 0)
+    for document in documents(config, receipt):
+        split = SPLITS[is_validation(document.text, config.validation, seed)]
+        counts[split] += 1
+        yield split, document
+    empty = next((split for split in SPLITS if not counts[split]), None)
+    if empty is not None:
+        raise DataError(
+            f"none of the {receipt.documents:,} documents of the corpus is in the {empty} split",
+            allowed=f"Both splits need text; corpus.validation is {config.validation:g}",
+            do="Add documents (corpus.documents defines what one is), or change corpus.validation",
+        )
+
+
 def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Document | Reject]:
     """Yield every row of every file as a Document or a Reject, file by file in sorted order.
 
-    Empty rows are yielded too, as documents without text. `receipt.rows` grows with each row read.
+    Empty rows are yielded as documents without text. `receipt.rows` is incremented for each row.
     """
     for path in expand(config.files):
         name, reader = formats.printable(path.name), formats.reader_of(path, config.text, config.documents)
@@ -134,18 +156,18 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
             if isinstance(row.value, formats.BadRow):
                 if row.value.error is not None:
                     raise row.value.error
-                yield Reject(name, row.place, row.value.reason)
+                yield Reject(name, row.position, row.value.reason)
             else:
-                yield Document(f"{name}:{row.place.rpartition(' ')[2]}", row.value)
+                yield Document(f"{name}:{row.position.rpartition(' ')[2]}", row.value)
 
 
 def expand(files: Iterable[str], key: str = "corpus.files") -> list[Path]:
-    """Return the files that paths and globs stand for, each once, sorted; errors name the recipe's key."""
-    found: set[Path] = set()
+    """Return the files that paths and globs match, each once, sorted; error messages name the recipe's `key`."""
+    matched: set[Path] = set()
     for pattern in files:
         path = Path(pattern).expanduser()
         if path.is_file():
-            found.add(path)
+            matched.add(path)
             continue
         if path.is_dir():
             raise DataError(
@@ -154,56 +176,61 @@ def expand(files: Iterable[str], key: str = "corpus.files") -> list[Path]:
         matches = {Path(match) for match in glob.glob(str(path), recursive=True)}
         if not any(match.is_file() for match in matches):
             raise DataError(
-                _nothing_at(pattern, path),
+                _no_match(pattern, path),
                 allowed=f"{key} takes paths and globs; relative ones start at the working directory",
                 do=f"Check {key}",
             )
-        found |= {match for match in matches if match.is_file()}
-    return sorted(found)
+        matched |= {match for match in matches if match.is_file()}
+    return sorted(matched)
 
 
-def is_validation(document_id: str, share: float, seed: int) -> bool:
-    """Say whether a document is held out: by its id (or text) alone, so a growing corpus keeps its split."""
-    return fraction(document_id, seed, "validation") < share
+def is_validation(text: str, share: float, seed: int) -> bool:
+    """Return True if a document is held out: its text (or id) alone decides, so a growing corpus keeps its split."""
+    return fraction(text, seed, "validation") < share
 
 
 def sources(config: CorpusConfig) -> list[dict[str, Any]]:
     """Describe the files by name, size and a hash of both ends, for fingerprints that survive a copy."""
-    return described(expand(config.files))
+    return describe(expand(config.files))
 
 
-def described(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def describe(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Describe files by name, size and a hash of both ends."""
     return [
-        {"name": formats.printable(path.name), "bytes": path.stat().st_size, "sha256_ends": _ends(path)}
+        {"name": formats.printable(path.name), "bytes": path.stat().st_size, "sha256_ends": _hash_ends(path)}
         for path in paths
     ]
 
 
 def text_bytes(config: CorpusConfig) -> int:
-    """Return how much text the files hold, unpacked: exact but for JSON and CSV's marks.
+    """Return the size of the uncompressed text; JSON and CSV syntax counts as text."""
+    return count_text_bytes(expand(config.files), config.text)
 
-    Parquet says so in its header; gz and zst are unpacked to know it, since a file may be several of them in a row.
+
+def count_text_bytes(paths: Iterable[Path], column: str) -> int:
+    """Return the size of the uncompressed text of some files.
+
+    Parquet states it in its header. Gzip and zstd files are decompressed, because one file may have several members.
     """
-    return sum(_unpacked(path, config.text) for path in expand(config.files))
+    return sum(_text_bytes(path, column) for path in paths)
 
 
-def _unpacked(path: Path, column: str) -> int:
+def _text_bytes(path: Path, column: str) -> int:
     if formats.suffix_of(path.name) == "parquet":
         try:
             with pq.ParquetFile(path) as file:
                 groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         except pa.ArrowInvalid as error:
             raise DataError(
-                f"{path} cannot be read as parquet ({error})", do="Restore the file or take it out"
+                f"{path} cannot be read as parquet ({error})", do="Restore the file or remove it from the recipe"
             ) from error
         return sum(tables.bytes_of(group, column) for group in groups)
-    if streams.packer_of(path.name):
+    if streams.compression_of(path.name):
         return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
     return path.stat().st_size
 
 
-def _ends(path: Path) -> str:
+def _hash_ends(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         digest.update(file.read(_IDENTITY_BYTES))
@@ -212,7 +239,7 @@ def _ends(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _nothing_at(pattern: str, path: Path) -> str:
+def _no_match(pattern: str, path: Path) -> str:
     if glob.has_magic(pattern):
         return f"no file matches {pattern}"
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -1,7 +1,7 @@
 """Where a corpus comes from: named sources, their files, and the parts that tasks read.
 
-A part is a file, or a range of a large one that can be cut (row groups of Parquet, lines of JSON). Parts depend on
-the files alone, never on the number of workers, so that the same corpus has the same parts everywhere.
+A part is a file, or a range of a large file that can be split (row groups of Parquet, lines of JSON). Parts depend on
+the files alone, never on the number of workers, so that a corpus has the same parts on every machine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from pydantic import Field, field_validator
 
 from headstart.core.config import Section
 from headstart.core.errors import DataError
-from headstart.corpus.read import addresses, patterns, readers, tables
-from headstart.corpus.read.addresses import is_remote
+from headstart.corpus.read import patterns, readers, tables, urls
 from headstart.corpus.read.formats import READERS, RawRow, ReadOptions, printable, suffix_of
-from headstart.corpus.read.streams import opened, packer_of
+from headstart.corpus.read.streams import compression_of, opened
+from headstart.corpus.read.urls import is_remote
 from headstart.corpus.read.warc import read_warc
 from headstart.corpus.read.webpages import read_html
 
-KNOWN: dict[str, Callable[[str, ReadOptions], Iterator[RawRow]]] = {
+FORMATS: dict[str, Callable[[str, ReadOptions], Iterator[RawRow]]] = {
     **READERS,
     "warc": read_warc,
     "wet": read_warc,
     "html": read_html,
     "htm": read_html,
 }
+"""The reader of each format, by suffix."""
 
 
 class SourceConfig(Section):
@@ -40,25 +41,25 @@ class SourceConfig(Section):
     name: str = Field(pattern=r"^[\w-]+$", description="letters, digits, _ and -")
     files: list[str] = Field(
         min_length=1,
-        description="paths, globs, folders (a Hugging Face data set's, say) or addresses of an object store: .txt, "
-        ".jsonl, .csv, .warc, .wet, .html, also with .gz or .zst, and .parquet",
+        description="paths, globs, folders (such as a Hugging Face data set) or URLs of an object store: .txt, "
+        ".jsonl, .csv, .warc, .wet, .html, each also with .gz or .zst, and .parquet",
     )
     text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
-    url: str | None = Field("url", description="the column with the page's address, where there is one")
+    url: str | None = Field("url", description="the column with the URL of the page, if there is one")
     documents: Literal["blank_line", "file"] = Field("blank_line", description="what one document is in plain text")
-    licence: str | None = Field(None, description="as given; a folder's README says it where this does not")
-    weight: float | None = Field(None, gt=0, description="share of the corpus, relative to the others' weights")
-    without: list[str] = Field([], description="names of quality rules that do not hold for this source")
+    licence: str | None = Field(None, description="the license; taken from a folder's README.md if not set")
+    weight: float | None = Field(None, gt=0, description="proportion of the corpus, relative to the other weights")
+    without: list[str] = Field([], description="names of the quality rules that are not applied to this source")
 
     @field_validator("files", mode="before")
     @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
+    def _as_list(cls, value: Any) -> Any:
         return [str(value)] if isinstance(value, str | Path) else value
 
 
 @dataclass(frozen=True)
 class SourcePart:
-    """What one task reads."""
+    """What one task reads: a file, or a range of one."""
 
     number: int
     source: str
@@ -66,46 +67,48 @@ class SourcePart:
     start: int = 0
     """The first byte or row group."""
     stop: int | None = None
+    """The byte or row group at which the part ends; None for the end of the file."""
     first_row: int = 0
-    """How many rows of the file come before it, where that can be told."""
+    """The number of rows of the file before this part, if it is known."""
     name: str = ""
-    """The file's path from what all files of the source have in common; its bare name where none is given."""
+    """The path relative to the common root of the source's files; the file name alone if empty."""
 
     @property
     def file(self) -> str:
         """The file's name in ids and rejects."""
-        return self.name or printable(PurePosixPath(addresses.bare(self.path)).name)
+        return self.name or printable(PurePosixPath(urls.without_options(self.path)).name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
+        """Return the part as plain JSON types."""
         return asdict(self)
 
 
 def files_of(source: SourceConfig) -> dict[str, str]:
-    """Return the files of a source, each once, sorted, and each one's name: its path from where the patterns differ.
+    """Return the files of a source, each once, sorted, with their names (paths from the patterns' common root).
 
-    Folders are searched for files that a reader knows; `passed_over` names the others.
+    Folders are searched for files in a supported format; `skipped_files` returns the others.
     """
-    found = patterns.matched(source.files, KNOWN).files
-    known = f"Known: {', '.join(f'.{suffix}' for suffix in KNOWN)}, also packed by gz or zst"
-    if not found:
-        listed = ", ".join(source.files)
+    files = patterns.match(source.files, FORMATS).files
+    supported = f"Supported: {', '.join(f'.{suffix}' for suffix in FORMATS)}, each also with .gz or .zst"
+    if not files:
         raise DataError(
-            f"source {source.name!r} has no files that a reader knows in {listed}", allowed=known, do="Check files"
+            f"source {source.name!r} has no files in a supported format in {', '.join(source.files)}",
+            allowed=supported,
+            do="Check files",
         )
-    for path in found:
-        if suffix_of(path) not in KNOWN:
-            raise DataError(f"{path} has a suffix that no reader knows", allowed=known, do="Rename or convert the file")
-    return found
+    for path in files:
+        if suffix_of(path) not in FORMATS:
+            raise DataError(f"{path} has an unsupported suffix", allowed=supported, do="Rename or convert the file")
+    return files
 
 
-def passed_over(source: SourceConfig) -> list[str]:
-    """Return the names of files in the source's folders that are not read, such as a licence or an archive."""
-    return patterns.matched(source.files, KNOWN).passed_over
+def skipped_files(source: SourceConfig) -> list[str]:
+    """Return the names of files in the source's folders that are not read, such as a license or an archive."""
+    return patterns.match(source.files, FORMATS).skipped
 
 
 def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[SourcePart]:
-    """Return the parts of all sources in their order, numbered."""
+    """Return the numbered parts of all sources, in their order."""
     parts: list[SourcePart] = []
     for source in sources:
         for path, name in files_of(source).items():
@@ -115,24 +118,24 @@ def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[SourcePa
 
 
 def identities(sources: Sequence[SourceConfig]) -> dict[str, list[dict[str, Any]]]:
-    """Describe the files of each source by name, size and a hash of both ends, to notice when they change."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for source in sources:
-        found[source.name] = [
+    """Describe the files of each source by name, size and a hash of both ends, to detect changes."""
+    return {
+        source.name: [
             {"name": name, **_remote_identity(path)}
             if is_remote(path)
-            else {**readers.described([Path(path)])[0], "name": name}
+            else {**readers.describe([Path(path)])[0], "name": name}
             for path, name in files_of(source).items()
         ]
-    return found
+        for source in sources
+    }
 
 
 def licence_of(source: SourceConfig) -> str | None:
-    """Return the licence as the recipe or a folder's dataset card gives it."""
+    """Return the license from the recipe, or from the dataset card of a folder."""
     if source.licence is not None:
         return source.licence
     for folder in source.files:
-        card = Path(addresses.local(folder)).expanduser() / "README.md"
+        card = Path(urls.local_path(folder)).expanduser() / "README.md"
         if not is_remote(folder) and card.is_file():
             text = card.read_text(encoding="utf-8", errors="replace")
             front = text.split("---")[1] if text.startswith("---") and text.count("---") > 1 else ""
@@ -146,12 +149,12 @@ def licence_of(source: SourceConfig) -> str | None:
 
 
 def _ranges(path: str, column: str, size: int) -> Iterator[tuple[int, int | None, int]]:
-    """Cut a file into ranges of about so many bytes of text, where its format allows."""
-    if suffix_of(path) == "jsonl" and not packer_of(path) and not is_remote(path):
-        whole = Path(path).stat().st_size
-        count = max(1, round(whole / size))
-        for index in range(count):
-            yield whole * index // count, whole * (index + 1) // count if index + 1 < count else None, 0
+    """Yield (start, stop, first row) of ranges with about `size` bytes of text, if the format can be split."""
+    if suffix_of(path) == "jsonl" and not compression_of(path) and not is_remote(path):
+        file_size = Path(path).stat().st_size
+        count = max(1, round(file_size / size))
+        for i in range(count):
+            yield file_size * i // count, file_size * (i + 1) // count if i + 1 < count else None, 0
     elif suffix_of(path) == "parquet":
         yield from _row_groups(path, column, size)
     else:
@@ -163,7 +166,7 @@ def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | 
         with opened(path) as raw, pq.ParquetFile(raw) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     except (pa.ArrowException, OSError):
-        yield 0, None, 0  # Reading tells what is wrong with it.
+        yield 0, None, 0  # The fault is reported when the file is read.
         return
     start = held = rows = first_row = 0
     for number, group in enumerate(groups):
@@ -178,6 +181,6 @@ def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | 
 
 
 def _remote_identity(path: str) -> dict[str, Any]:
-    system, key = addresses.system_of(path)
+    system, key = urls.file_system(path)
     info = system.get_file_info(key)
     return {"bytes": info.size, "changed": info.mtime_ns}

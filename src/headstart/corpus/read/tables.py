@@ -1,12 +1,11 @@
-"""Parquet and Arrow files by batches of columns as bytes, row group by row group.
+"""Parquet files read in batches of columns, as bytes, row group by row group.
 
-A row group that cannot be read is told as lost, with its number of rows, and the next one is read all the same.
+A row group that cannot be read is reported as `LostRows` with its number of rows; reading continues with the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,45 +22,47 @@ from headstart.corpus.read.streams import opened
 
 BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 256
+_ADVICE = "Restore the file or remove it from the recipe"
 
 
 @dataclass(frozen=True, slots=True)
 class LostRows:
-    """Rows that a file promises and does not give."""
+    """Rows that a file announces in its metadata and that cannot be read."""
 
     rows: int
     reason: str
     error: DataError
     is_whole_file: bool = False
-    """Nothing of the file can be used; where it cannot even be opened, that counts as one row."""
+    """Nothing of the file can be used. A file that cannot even be opened counts as one row."""
 
 
 def groups_of(path: str) -> int:
-    """Return the number of row groups; 1 for a file that cannot be opened, which reading then tells."""
+    """Return the number of row groups of a file; 1 if it cannot be opened, which is reported when it is read."""
     try:
-        with opened(path) as raw, _parquet(raw) as file:
+        with opened(path) as raw, pq.ParquetFile(raw) as file:
             return int(file.metadata.num_row_groups)
     except (pa.ArrowException, OSError):
         return 1
 
 
 def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterator[pa.RecordBatch | LostRows]:
-    """Yield batches of some columns of some row groups, texts as bytes; the first column must be there and hold text.
+    """Yield batches of the given columns and row groups, with text as bytes.
 
-    A column beside it that is not there, or holds what cannot be printed (a list), is null.
+    The first column must exist and contain text. Any other column is null if it is missing or cannot be converted to
+    text (a list).
     """
     try:
-        with opened(path) as raw, _parquet(raw) as file:
-            wrong = _wrong(PurePosixPath(path).name, columns[0], file.schema_arrow)
-            if wrong is not None:
+        with opened(path) as raw, pq.ParquetFile(raw) as file:
+            error = _column_error(PurePosixPath(path).name, columns[0], file.schema_arrow)
+            if error is not None:
                 rows = sum(int(file.metadata.row_group(group).num_rows) for group in groups)
-                yield LostRows(max(1, rows), str(DataError(wrong.found, allowed=wrong.allowed)), wrong, True)
+                yield LostRows(max(1, rows), str(DataError(error.found, allowed=error.allowed)), error, True)
                 return
             for group in groups:
                 yield from _group(path, file, columns, group)
     except (pa.ArrowException, OSError) as error:
         reason = f"cannot be read as parquet ({first_line(error)})"
-        yield LostRows(1, reason, DataError(f"{path} {reason}", do="Restore the file or take it out"), True)
+        yield LostRows(1, reason, DataError(f"{path} {reason}", do=_ADVICE), True)
 
 
 def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
@@ -74,39 +75,39 @@ def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
 
 
 def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) -> Iterator[pa.RecordBatch | LostRows]:
-    there = [name for name in columns if name in file.schema_arrow.names]
-    promised, given = int(file.metadata.row_group(group).num_rows), 0
+    present = [name for name in columns if name in file.schema_arrow.names]
+    expected, rows_read = int(file.metadata.row_group(group).num_rows), 0
     try:
-        size = _rows_at_a_time(file.metadata.row_group(group), columns[0])
-        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=there):
-            first, *beside = (batch.column(name) if name in there else pa.nulls(batch.num_rows) for name in columns)
-            arrays = [_bytes(first), *(_bytes_or_nulls(column) for column in beside)]
-            given += batch.num_rows
+        size = _batch_rows(file.metadata.row_group(group), columns[0])
+        for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=present):
+            text, *extra = (batch.column(name) if name in present else pa.nulls(batch.num_rows) for name in columns)
+            arrays = [_as_bytes(text), *(_as_bytes_or_nulls(column) for column in extra)]
+            rows_read += batch.num_rows
             yield from _cut(pa.record_batch(arrays, names=list(columns)))
-        reason = "fewer rows than promised"
+        reason = "fewer rows than its metadata states"
     except (pa.ArrowException, OSError) as error:
         reason = first_line(error)
-    if given != promised:
-        raised = DataError(
-            f"{path} promises {promised:,} rows in row group {group} and gave {given:,} ({reason})",
-            do="Restore the file or take it out",
+    if rows_read != expected:
+        lost = DataError(
+            f"row group {group} of {path} should have {expected:,} rows, but {rows_read:,} could be read ({reason})",
+            do=_ADVICE,
         )
-        yield LostRows(promised - given, f"row group {group} cannot be read ({reason})", raised)
+        yield LostRows(expected - rows_read, f"row group {group} cannot be read ({reason})", lost)
 
 
 def bytes_of(group: Any, column: str) -> int:
-    """Return the unpacked bytes of one column of a row group, as the file's metadata tells them."""
-    columns = (group.column(place) for place in range(group.num_columns))
+    """Return the uncompressed bytes of one column of a row group, from the file's metadata."""
+    columns = (group.column(i) for i in range(group.num_columns))
     return sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema == column)
 
 
-def _rows_at_a_time(group: Any, column: str) -> int:
-    """Return how many rows make a batch by what the file says of their size; 256 of half a megabyte would be 128 MB."""
+def _batch_rows(group: Any, column: str) -> int:
+    """Return the number of rows in a batch, given their size in the metadata: 256 of half a megabyte are 128 MB."""
     return max(1, min(_BATCH_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, bytes_of(group, column))))
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch whose rows are larger than the file let expect."""
+    """Cut a batch whose rows are larger than the metadata suggested."""
     if batch.nbytes <= BATCH_BYTES:
         yield batch
         return
@@ -119,14 +120,8 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         start = stop
 
 
-@contextmanager
-def _parquet(raw: Any) -> Iterator[pq.ParquetFile]:
-    with pq.ParquetFile(raw) as file:
-        yield file
-
-
-def _bytes(values: pa.Array) -> pa.Array:
-    """Return texts as bytes, since nobody has checked that they are UTF-8; anything else as what it prints."""
+def _as_bytes(values: pa.Array) -> pa.Array:
+    """Return text as bytes, because it is not known to be valid UTF-8; other values are converted to text first."""
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if not (_is_text(values.type) or types.is_null(values.type) or types.is_binary(values.type)):
@@ -134,14 +129,14 @@ def _bytes(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_binary())
 
 
-def _bytes_or_nulls(values: pa.Array) -> pa.Array:
+def _as_bytes_or_nulls(values: pa.Array) -> pa.Array:
     try:
-        return _bytes(values)
+        return _as_bytes(values)
     except pa.ArrowException:
         return pa.nulls(len(values), pa.large_binary())
 
 
-def _wrong(name: str, column: str, schema: pa.Schema) -> DataError | None:
+def _column_error(name: str, column: str, schema: pa.Schema) -> DataError | None:
     if column not in schema.names:
         return no_column(name, column, schema.names)
     kind = schema.field(column).type

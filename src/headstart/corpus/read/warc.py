@@ -1,7 +1,7 @@
-"""Crawls: WARC files of web pages, and WET files of the text in them, record by record.
+"""Web crawls, record by record: WARC files of web pages, and WET files of their text.
 
-A record whose length lies (what follows it is no record) is rejected by itself, and reading goes on at the next place
-that looks like the beginning of one.
+A record with a wrong length (it is not followed by another record) is rejected. Reading resumes at the next bytes that
+look like the start of a record.
 """
 
 from __future__ import annotations
@@ -11,71 +11,72 @@ from collections.abc import Iterator
 from headstart.corpus.read import streams, webpages
 from headstart.corpus.read.formats import BadRow, RawRow, ReadOptions, utf8
 
-_BEGINS, _BETWEEN = b"WARC/", b"\r\n\r\n"
-_LONGEST_HEADER = 1 << 16
-_LONGEST = 1 << 30
+_RECORD_START, _BLANK_LINE = b"WARC/", b"\r\n\r\n"
+_MAX_HEADER_BYTES = 1 << 16
+_MAX_BYTES = 1 << 30
 
 
-def read_warc(path: str, reading: ReadOptions) -> Iterator[RawRow]:
-    """Yield the text of each page or text record; records of other types (requests, metadata) are no rows."""
+def read_warc(path: str, options: ReadOptions) -> Iterator[RawRow]:
+    """Yield the text of each page or text record; records of other types (requests, metadata) are not rows."""
     buffer, number = _Buffer(streams.chunks(path)), 0
-    longest = reading.longest or _LONGEST
-    while buffer.fill(len(_BEGINS)):
+    max_bytes = options.max_bytes or _MAX_BYTES
+    while buffer.fill(len(_RECORD_START)):
         offset = buffer.offset
-        found = _record(buffer, longest)
-        if found is None:
+        record = _record(buffer, max_bytes)
+        if record is None:
             continue
-        yield RawRow(f"record {number}", found[1], offset, {"url": found[0]})
+        url, value = record
+        yield RawRow(f"record {number}", value, offset, {"url": url})
         number += 1
-    for offset, fault in buffer.faults:
-        yield RawRow(f"byte {offset}", BadRow(fault), offset)
+    for offset, reason in buffer.faults:
+        yield RawRow(f"byte {offset}", BadRow(reason), offset)
 
 
-def _record(buffer: _Buffer, longest: int) -> tuple[str | None, str | BadRow] | None:
-    """Take one record off the buffer: its address and text or fault, or None for a type that holds no document."""
-    begin = bytes(buffer.data[:200])
-    if not buffer.data.startswith(_BEGINS):
-        return None, _lost(buffer, "bytes that belong to no record", begin, 0)
-    end = buffer.find(_BETWEEN, _LONGEST_HEADER)
+def _record(buffer: _Buffer, max_bytes: int) -> tuple[str | None, str | BadRow] | None:
+    """Take one record off the buffer and return its URL and its text or fault; None for a record without a document."""
+    start = bytes(buffer.data[:200])
+    if not buffer.data.startswith(_RECORD_START):
+        return None, _skip(buffer, "bytes that belong to no record", start, 0)
+    end = buffer.find(_BLANK_LINE, _MAX_HEADER_BYTES)
     if end < 0:
-        return None, _lost(buffer, "a header without an end", begin, 1)
+        return None, _skip(buffer, "a header without an end", start, 1)
     header = _fields(bytes(buffer.data[:end]))
     try:
         length = int(header.get("content-length", ""))
     except ValueError:
         length = -1
-    if not 0 <= length <= longest:
+    if not 0 <= length <= max_bytes:
         stated = header.get("content-length", "missing")
-        return None, _lost(buffer, f"a content length that cannot be ({stated[:40]})", begin, 1)
-    body_at = end + len(_BETWEEN)
+        return None, _skip(buffer, f"an impossible content length ({stated[:40]})", start, 1)
+    body_at = end + len(_BLANK_LINE)
     if not buffer.fill(body_at + length):
-        return None, _lost(buffer, f"a content length of {length:,} past the end of the file", begin, 1)
-    whole = buffer.fill(body_at + length + len(_BETWEEN) + len(_BEGINS))
-    after = bytes(buffer.data[body_at + length : body_at + length + len(_BETWEEN) + len(_BEGINS)])
-    if after.strip(b"\r\n") and (not after.startswith(_BETWEEN + _BEGINS) or not whole):
-        return None, _lost(buffer, f"a content length of {length:,} that lies", begin, 1)
+        return None, _skip(buffer, f"a content length of {length:,}, which exceeds the file", start, 1)
+    has_next = buffer.fill(body_at + length + len(_BLANK_LINE) + len(_RECORD_START))
+    after = bytes(buffer.data[body_at + length : body_at + length + len(_BLANK_LINE) + len(_RECORD_START)])
+    if after.strip(b"\r\n") and (not after.startswith(_BLANK_LINE + _RECORD_START) or not has_next):
+        return None, _skip(buffer, f"a wrong content length of {length:,}", start, 1)
     body = bytes(buffer.data[body_at : body_at + length])
     buffer.drop(body_at + length)
     while buffer.fill(1) and buffer.data[0] in b"\r\n":
         buffer.drop(1)
-    return _document(header, body, longest)
+    return _document(header, body, max_bytes)
 
 
-def _document(header: dict[str, str], body: bytes, longest: int) -> tuple[str | None, str | BadRow] | None:
+def _document(header: dict[str, str], body: bytes, max_bytes: int) -> tuple[str | None, str | BadRow] | None:
     kind, url = header.get("warc-type", ""), header.get("warc-target-uri")
     if kind == "conversion":
         return url, utf8(body)
     if kind == "response":
-        return url, webpages.text_of_response(body, longest)
+        return url, webpages.text_of_response(body, max_bytes)
     if kind == "resource":
         is_page = "html" in header.get("content-type", "")
         return url, webpages.text_of(body) if is_page else utf8(body)
     return None
 
 
-def _lost(buffer: _Buffer, reason: str, raw: bytes, skip: int) -> BadRow:
-    """Move the buffer to the next place that looks like a record and say what was lost."""
-    buffer.seek_record(skip)
+def _skip(buffer: _Buffer, reason: str, raw: bytes, min_bytes: int) -> BadRow:
+    """Move the buffer to the next bytes that look like a record, and return what is rejected."""
+    buffer.seek_record(min_bytes)
     return BadRow(reason, raw=raw)
 
 
@@ -89,7 +90,7 @@ def _fields(header: bytes) -> dict[str, str]:
 
 
 class _Buffer:
-    """A window on a stream that grows at its end and is dropped at its beginning."""
+    """A window over a stream: bytes are added at its end and dropped at its start."""
 
     def __init__(self, chunks: Iterator[bytes | streams.Fault]) -> None:
         self._chunks = chunks
@@ -97,7 +98,7 @@ class _Buffer:
         self.faults: list[tuple[int, str]] = []
 
     def fill(self, size: int) -> bool:
-        """Read on until so many bytes are there; say whether they are."""
+        """Read until the buffer holds `size` bytes; return False if the stream ends before that."""
         while len(self.data) < size:
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -108,26 +109,25 @@ class _Buffer:
                 self.data += chunk
         return True
 
-    def find(self, what: bytes, limit: int) -> int:
-        """Return where something first stands, within a limit; -1 where it does not."""
-        while (found := self.data.find(what, 0, limit)) < 0 and len(self.data) < limit:
+    def find(self, pattern: bytes, limit: int) -> int:
+        """Return the index of the first occurrence of a pattern within `limit` bytes, or -1."""
+        while (index := self.data.find(pattern, 0, limit)) < 0 and len(self.data) < limit:
             if not self.fill(len(self.data) + 1):
                 return -1
-        return found
+        return index
 
     def drop(self, size: int) -> None:
-        """Forget bytes at the beginning."""
+        """Drop bytes at the start."""
         del self.data[:size]
         self.offset += size
 
-    def seek_record(self, skip: int) -> None:
-        """Drop everything before the next beginning of a record, past the first bytes."""
-        mark = b"\n" + _BEGINS
-        while (found := self.data.find(mark, skip)) < 0:
-            kept = len(mark) - 1
-            self.drop(max(0, len(self.data) - kept))
-            skip = 0
+    def seek_record(self, min_bytes: int) -> None:
+        """Drop everything before the next start of a record, and at least `min_bytes`."""
+        pattern = b"\n" + _RECORD_START
+        while (index := self.data.find(pattern, min_bytes)) < 0:
+            self.drop(max(0, len(self.data) - (len(pattern) - 1)))
+            min_bytes = 0
             if not self.fill(len(self.data) + 1):
                 self.drop(len(self.data))
                 return
-        self.drop(found + 1)
+        self.drop(index + 1)

@@ -1,1 +1,1 @@
-"""Which documents go into the corpus, in which proportions."""
+"""Which documents go into the corpus, and in which proportions."""

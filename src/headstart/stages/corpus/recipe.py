@@ -26,49 +26,57 @@ from headstart.tokens.settings import TokenizerConfig
 class ReadingConfig(Section):
     """How raw files are read."""
 
-    longest_mb: float = Field(64, gt=0, description="a longer line, record or page is rejected, and never held")
-    part_mb: float = Field(64, gt=0, description="text in a part, the unit of work and of going on after a crash")
+    longest_mb: float = Field(64, gt=0, description="reject a longer line, record or page without reading it to memory")
+    part_mb: float = Field(64, gt=0, description="text in a part: the unit of work, and of resuming after a crash")
 
 
 class CorpusRecipe(Section):
-    """A whole corpus."""
+    """A corpus: its sources and every step that is applied to them."""
 
     verb: ClassVar[str] = "corpus"
 
     seed: int = 0
     output: Path
-    title: str = Field("A text corpus", description="the corpus's name in its datasheet")
-    sources: list[SourceConfig] = Field(min_length=1, description="where the text comes from; the first is preferred")
-    max_reject_share: float = Field(0.01, ge=0, le=1, description="share of unreadable rows past which the run fails")
+    title: str = Field("A text corpus", description="the name of the corpus in its datasheet")
+    sources: list[SourceConfig] = Field(
+        min_length=1, description="where the text comes from; of duplicates, the first source is kept"
+    )
+    max_reject_share: float = Field(
+        0.01, ge=0, le=1, description="maximum fraction of unreadable rows; above it the run fails"
+    )
     reading: ReadingConfig = ReadingConfig()
     clean: CleanConfig = CleanConfig()
-    contamination: ContaminationConfig | None = Field(None, description="evaluation sets that must not be in it")
-    duplicates: DuplicatesConfig | None = Field(DuplicatesConfig(), description="documents that stand there twice")
-    lines: LinesConfig | None = Field(LinesConfig(), description="lines that stand in many documents")
+    contamination: ContaminationConfig | None = Field(
+        None, description="evaluation sets that the corpus must not contain"
+    )
+    duplicates: DuplicatesConfig | None = Field(
+        DuplicatesConfig(), description="drop documents that occur more than once"
+    )
+    lines: LinesConfig | None = Field(LinesConfig(), description="remove lines that occur in many documents")
     mixture: MixtureConfig = MixtureConfig()
-    validation: float = Field(0.005, ge=0, le=0.5, description="share of documents held out, by hash")
-    tokenizer: TokenizerConfig | None = Field(None, description="write token shards as well, by this tokenizer")
-    answers: dict[str, str] = Field({}, description="answers for the datasheet, by the names of its blanks")
+    validation: float = Field(0.005, ge=0, le=0.5, description="fraction of documents held out, selected by hash")
+    tokenizer: TokenizerConfig | None = Field(None, description="also write token shards, with this tokenizer")
+    answers: dict[str, str] = Field({}, description="answers for the datasheet, by the names of its questions")
     engine: EngineConfig = EngineConfig()
 
     @field_validator("sources")
     @classmethod
     def _names_differ(cls, value: list[SourceConfig]) -> list[SourceConfig]:
-        config.require_own_names([source.name for source in value], "source")
+        config.require_unique_names([source.name for source in value], "source")
         return value
 
     @field_validator("answers")
     @classmethod
     def _answers_have_questions(cls, value: dict[str, str]) -> dict[str, str]:
-        known = [name for asked in QUESTIONS.values() for name in asked]
-        strange = next((name for name in value if name not in known), None)
-        if strange:
-            hint = suggest(strange, known) or "."
-            raise ValueError(f"there is no question {strange!r}{hint} Known: {', '.join(known)}.")
+        known = [name for questions in QUESTIONS.values() for name in questions]
+        unknown = next((name for name in value if name not in known), None)
+        if unknown:
+            hint = suggest(unknown, known) or "."
+            raise ValueError(f"there is no question {unknown!r}{hint} Known: {', '.join(known)}.")
         return value
 
     @model_validator(mode="after")
-    def _exceptions_are_rules(self) -> CorpusRecipe:
+    def _exempt_rules_exist(self) -> CorpusRecipe:
         if self.clean.quality is not None:
             try:
                 Quality(self.clean.quality, {source.name: source.without for source in self.sources})
@@ -77,18 +85,20 @@ class CorpusRecipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _weights_are_whole(self) -> CorpusRecipe:
-        bare = [source.name for source in self.sources if source.weight is None]
-        if bare and len(bare) < len(self.sources):
-            raise ValueError(f"source {bare[0]!r} has no weight and others have; give one to all of them, or to none.")
+    def _all_or_no_weights(self) -> CorpusRecipe:
+        unweighted = [source.name for source in self.sources if source.weight is None]
+        if unweighted and len(unweighted) < len(self.sources):
+            raise ValueError(
+                f"source {unweighted[0]!r} has no weight, but other sources have one; set it for all of them or none."
+            )
         return self
 
     @model_validator(mode="after")
-    def _there_is_a_tokenizer_to_extend(self) -> CorpusRecipe:
+    def _tokenizer_to_extend_exists(self) -> CorpusRecipe:
         settings = self.tokenizer
         if settings is not None and settings.extend is not None and settings.path is None:
             raise ValueError(
-                f"tokenizer.extend is {settings.extend}, and there is no tokenizer to extend. Set tokenizer.path, or "
-                "leave out tokenizer.extend: one that is trained anew knows the corpus's words."
+                f"tokenizer.extend is {settings.extend}, but there is no tokenizer to extend. Set tokenizer.path, or "
+                "leave out tokenizer.extend: a tokenizer that is trained on the corpus knows its words."
             )
         return self

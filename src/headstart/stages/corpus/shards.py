@@ -1,7 +1,7 @@
-"""The documents of a finished corpus as token shards: encoded part by part in processes, then joined.
+"""Encodes the documents of a corpus into token shards: part by part in worker processes, then joined.
 
-Parts come in a permuted order, and documents in a permuted order within their part, both pure functions of the seed;
-the bytes are the same however many workers there are.
+The parts are shuffled, and the documents within each part. Both orders are pure functions of the seed, and the bytes
+do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -30,32 +30,30 @@ Tasks = Callable[[str, str, Sequence[dict[str, Any]]], list[dict[str, Any]]]
 
 
 def write(recipe: CorpusRecipe, work: Path, selected: Sequence[Mapping[str, Any]], run: Tasks) -> dict[str, Any]:
-    """Make the tokenizer, encode all parts, and join them into one folder for each split; return counts."""
+    """Write the tokenizer, encode all parts, join them into one folder per split, and return the counts."""
     assert recipe.tokenizer is not None
-    home, done = work / "shards" / "tokenizer", work / "shards" / "done"
-    if not artifact.is_complete(home):
-        with artifact.staged(home, "tokenizer") as staging:
-            _write_tokenizer(recipe.tokenizer, _texts(work, "train"), recipe.seed, staging)
+    tokenizer_folder, done = work / "shards" / "tokenizer", work / "shards" / "done"
+    if not artifact.is_complete(tokenizer_folder):
+        with artifact.staged(tokenizer_folder, "tokenizer") as staging:
+            _write_tokenizer(recipe.tokenizer, _texts(work, "train"), recipe.seed, staging.path)
     counts: dict[str, Any] = {}
     for split in SPLITS:
-        held = [note["part"] for note in selected if note["splits"].get(split)]
-        if not held:
+        parts = [note["part"] for note in selected if note["splits"].get(split)]
+        if not parts:
             continue
-        tasks = [
-            {"number": part, "split": split, "work": str(work), "tokenizer": str(home), "seed": recipe.seed}
-            for part in held
-        ]
+        shared = {"split": split, "work": str(work), "tokenizer": str(tokenizer_folder), "seed": recipe.seed}
+        tasks = [{"number": part, **shared} for part in parts]
         run(f"shards/{split}", "headstart.stages.corpus.shards:encode_part", tasks)
-        order = permute(range(len(held)), len(held), recipe.seed, 0, "parts")
+        order = permute(range(len(parts)), len(parts), recipe.seed, 0, "parts")
         if not artifact.is_complete(done / split):
             with artifact.staged(done / split, "shards") as staging:
-                joining.join([work / "shards" / split / part_name(held[place]) for place in order], staging)
+                joining.join([work / "shards" / split / part_name(parts[i]) for i in order], staging.path)
         counts[split] = json.loads((done / split / "counts.json").read_text(encoding="utf-8"))
     return counts
 
 
 def _write_tokenizer(settings: TokenizerConfig, texts: Iterable[str], seed: int, folder: Path) -> None:
-    """Write the tokenizer: a ready one, with the text's words in its vocabulary if asked, or a new one."""
+    """Write the tokenizer: an existing one, optionally extended by the words of the text, or a new one."""
     if settings.path is None:
         tokenizer.train(texts, settings, seed).save_pretrained(str(folder))
     elif settings.extend is None:
@@ -66,15 +64,15 @@ def _write_tokenizer(settings: TokenizerConfig, texts: Iterable[str], seed: int,
 
 
 def encode_part(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode the documents of one part of one split, unless that is done."""
-    # One thread each: the engine runs as many of these processes as there are cores.
+    """Encode the documents of one part and split, unless they are encoded, and return the note."""
+    # One thread each, because the engine runs as many of these processes as there are cores.
     os.environ["RAYON_NUM_THREADS"] = "1"
     number, folder = int(task["number"]), Path(task["work"]) / "shards" / task["split"]
-    before = finished(folder, number)
-    if before is not None:
-        return before
+    existing = finished(folder, number)
+    if existing is not None:
+        return existing
     staging = folder / f".{part_name(number)}.{os.getpid()}"
-    counts = shards.write(_permuted(task), _tokenizer(task["tokenizer"]), staging)
+    counts = shards.write(_shuffled(task), _tokenizer(task["tokenizer"]), staging)
     target = folder / part_name(number)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(staging, target)
@@ -88,35 +86,35 @@ def _tokenizer(path: str) -> Any:
     return tokenizer.load(Path(path))
 
 
-def _permuted(task: Mapping[str, Any]) -> Iterator[Document]:
-    """Yield a part's documents in a permuted order, holding a window of them.
+def _shuffled(task: Mapping[str, Any]) -> Iterator[Document]:
+    """Yield the documents of a part in shuffled order, with one window of them in memory.
 
-    A part that one window holds is permuted as a whole; of a larger one (a packed file is never cut) the row groups
-    come in a permuted order, and the documents of as many of them as a window holds are permuted together.
+    A part that fits a window is shuffled as a whole. Of a larger one (a compressed file is never split) the row groups
+    are shuffled, and then the documents within each window of row groups.
     """
     number, seed = int(task["number"]), int(task["seed"])
     with pq.ParquetFile(part_file(Path(task["work"]) / "select" / task["split"], number)) as file:
         for window in _windows(file, seed, number):
             table = file.read_row_groups(list(window), columns=["id", "text"])
             purpose = f"documents/{window[0]}" if len(window) < file.num_row_groups else "documents"
-            for place in permute(range(len(table)), len(table), seed, number, purpose).tolist():
-                yield Document(table["id"][place].as_py(), table["text"][place].as_py())
+            for i in permute(range(len(table)), len(table), seed, number, purpose).tolist():
+                yield Document(table["id"][i].as_py(), table["text"][i].as_py())
 
 
 def _windows(file: pq.ParquetFile, seed: int, number: int) -> Iterator[list[int]]:
-    """Cut the row groups of a file into lists of so many bytes, or of one group."""
+    """Yield lists of row groups of at most 256 MB, or of a single larger group."""
     count = file.num_row_groups
     sizes = [file.metadata.row_group(group).total_byte_size for group in range(count)]
     if sum(sizes) <= _WINDOW_BYTES:
         yield list(range(count))
         return
-    window, held = list[int](), 0
+    window, size = list[int](), 0
     for group in permute(range(count), count, seed, number, "row groups").tolist():
-        if window and held + sizes[group] > _WINDOW_BYTES:
+        if window and size + sizes[group] > _WINDOW_BYTES:
             yield window
-            window, held = [], 0
+            window, size = [], 0
         window.append(group)
-        held += sizes[group]
+        size += sizes[group]
     yield window
 
 

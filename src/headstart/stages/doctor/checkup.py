@@ -1,9 +1,11 @@
-"""`headstart doctor RUN`: is my training healthy? Its curve, its text and its checkpoints, said in sentences."""
+"""`headstart doctor RUN`: is my training healthy? Checks of its curve, its text and its checkpoints."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,150 +13,178 @@ import numpy as np
 
 from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError, HeadstartError
-from headstart.corpus.read import mixture, readers
+from headstart.corpus.read import mixture
+from headstart.corpus.read.built import BuiltCorpus
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens.shards import Shards
 from headstart.training import guard, health
-from headstart.training.health import Remark
-from headstart.training.progress import read_curve
+from headstart.training.health import Finding
+from headstart.training.jsonl import read_jsonl
 
-_LOOKED_AT = 100_000
-"""Sentences whose repetition is counted: enough for a share to one tenth of a per cent."""
-_TOO_OFTEN = 0.1
+_SAMPLED_SENTENCES = 100_000
+"""Sentences whose repetition is counted: enough for a fraction to a tenth of a percent."""
+_MAX_REPEATED = 0.1
 _EARLY = 500
-"""Updates before which frequencies are all that a network can be expected to know."""
-_SHORTEST = 8
-"""Tokens of a sentence that counts: "Amen." may stand a thousand times."""
-_WORTH_READING = 4
-"""Passes over the same text after which more of them teach little (Muennighoff et al. 2023)."""
+"""Updates before which a network is expected to know token frequencies and little else."""
+_MIN_TOKENS = 8
+"""Tokens of a sentence that counts: "Amen." may occur a thousand times."""
+_USEFUL_EPOCHS = 4
+"""Epochs over the same text after which more of them help little (Muennighoff et al. 2023)."""
+_SIGNS = {"status": "", "problem": "✗ ", "warning": "! ", "ok": "✓ "}
+"""The sign of each level, in the order of display."""
 
 
-def run(folder: Path, recipe: Any) -> list[Remark]:
-    """Look at a run, finished or under way, and return what is to be said of it."""
+def run(folder: Path, recipe: Any) -> list[Finding]:
+    """Return findings about a finished or unfinished run."""
+    status = _status(folder)
     if isinstance(recipe, PretrainRecipe):
-        return [*_standing(folder), *_pretraining(folder, recipe), *_checkpoints(folder)]
+        return [status, *_check_pretraining(folder, recipe), *_check_checkpoints(folder)]
     curves = sorted(folder.glob("logs/*/metrics.jsonl")) + sorted(folder.glob("work/*/logs/metrics.jsonl"))
-    found = _standing(folder)
+    findings: list[Finding] = []
     for path in curves:
-        remarks = _trained(path.parent, recipe, planned=False)
-        # Of many cells, only what is amiss is told.
-        found += [Remark(r.verdict, f"{path.parent.name}: {r.sentence}") for r in remarks if r.verdict != "good"]
-    return found if len(found) > 1 else [*found, Remark("good", f"Nothing is amiss in {len(curves)} trained cells.")]
+        # With many cells, only warnings and problems are shown.
+        cell = [f for f in _check_curve(path.parent, recipe, planned=False) if f.level != "ok"]
+        findings += [Finding(f.level, f"{_cell_name(path)}: {f.sentence}") for f in cell]
+    return [status, *(findings or [Finding("ok", f"No problems found in {len(curves)} trained cells.")])]
 
 
-def render(remarks: list[Remark]) -> str:
-    """Say it in lines, the grave first."""
-    order = {"bad": 0, "look": 1, "good": 2}
-    signs = {"bad": "✗", "look": "!", "good": "✓"}
-    return "\n".join(f"{signs[r.verdict]} {r.sentence}" for r in sorted(remarks, key=lambda r: order[r.verdict]))
+def render(findings: list[Finding]) -> str:
+    """Return one line per finding: the status first, then problems, warnings, and what is fine."""
+    order = list(_SIGNS)
+    return "\n".join(_SIGNS[f.level] + f.sentence for f in sorted(findings, key=lambda f: order.index(f.level)))
 
 
-def _standing(folder: Path) -> list[Remark]:
-    return [Remark("good", "It is finished." if artifact.is_complete(folder) else "It is not finished.")]
+def _status(folder: Path) -> Finding:
+    return Finding("status", "The run is finished." if artifact.is_complete(folder) else "The run is not finished.")
 
 
-def _trained(logs: Path, recipe: Any, planned: bool) -> list[Remark]:
-    curve = read_curve(logs / "metrics.jsonl")
+def _cell_name(curve: Path) -> str:
+    """Return the name of a cell: `logs/CELL/metrics.jsonl` if finished, `work/CELL/logs/metrics.jsonl` if not."""
+    return curve.parent.parent.name if curve.parent.name == "logs" else curve.parent.name
+
+
+def _check_curve(logs: Path, recipe: Any, planned: bool) -> list[Finding]:
+    curve = read_jsonl(logs / "metrics.jsonl")
     steps = curve[-1]["step"] if curve else 0
-    quarantined, spikes = (guard.read(logs / name) for name in (guard.QUARANTINE, guard.SPIKES))
-    return [*health.of_curve(curve, recipe.training, planned), *health.of_records(quarantined, spikes, steps)]
+    quarantined, spikes = (read_jsonl(logs / name) for name in (guard.QUARANTINE, guard.SPIKES))
+    return [*health.check_curve(curve, recipe.training, planned), *health.check_records(quarantined, spikes, steps)]
 
 
-def _pretraining(folder: Path, recipe: PretrainRecipe) -> list[Remark]:
-    curve = read_curve(folder / "logs" / "metrics.jsonl")
-    objective = registry.resolve("objectives", recipe.objective.name)  # type: ignore[attr-defined]
+def _check_pretraining(folder: Path, recipe: PretrainRecipe) -> list[Finding]:
+    curve = read_jsonl(folder / "logs" / "metrics.jsonl")
+    objective = registry.resolve("objectives", registry.name_of("objectives", recipe.objective))
     name = getattr(objective, "token_loss", "loss")
-    found = [*_trained(folder / "logs", recipe, planned=True), *health.of_held_out(curve, name)]
+    findings = [*_check_curve(folder / "logs", recipe, planned=True), *health.check_held_out(curve, name)]
     shards = _shards(folder, recipe)
     if shards:
-        found += [*_against_frequencies(curve, name, shards), *_repetition(curve, shards)]
-    return found
+        findings += _compare_with_unigrams(curve, name, shards, artifact.is_complete(folder))
+        findings += _check_repetition(curve, shards)
+    return findings
 
 
-def _against_frequencies(curve: health.Curve, name: str, shards: list[Shards]) -> list[Remark]:
-    """Compare what was learnt with a model that knows how often each token occurs and nothing else."""
-    counts = np.sum([one.unigrams for one in shards], axis=0)
-    shares = counts[counts > 0] / counts.sum()
-    entropy, commonest = float(-(shares * np.log(shares)).sum()), float(shares.max())
-    measured = [line for line in curve if f"validation/{name}" in line]
-    if not measured:
+def _compare_with_unigrams(curve: health.Curve, name: str, shards: list[Shards], finished: bool) -> list[Finding]:
+    """Compare the held-out loss with that of a unigram model, which knows token frequencies only."""
+    counts = np.sum([shard.unigrams for shard in shards], axis=0)
+    probabilities = counts[counts > 0] / counts.sum()
+    entropy, most_frequent = float(-(probabilities * np.log(probabilities)).sum()), float(probabilities.max())
+    evaluated = [line for line in curve if f"validation/{name}" in line]
+    if not evaluated:
         return []
-    step, loss = measured[-1]["step"], measured[-1][f"validation/{name}"]
-    said = f"The held-out {name} is {loss:.2f} nats, and the frequencies of tokens alone give {entropy:.2f}"
+    step, loss = evaluated[-1]["step"], evaluated[-1][f"validation/{name}"]
+    early = step < _EARLY and not finished and math.isfinite(loss)
+    comparison = f"The held-out {name} is {loss:.2f} nats, and that of a unigram model {entropy:.2f}"
     if loss < entropy - 0.1:
-        found = [Remark("good", f"{said}: {entropy - loss:.2f} have been learnt.")]
-    elif step < _EARLY:
-        found = [Remark("look", f"{said}: it is early.")]
+        findings = [Finding("ok", f"{comparison}: the model has learned {entropy - loss:.2f} nats beyond it.")]
+    elif early:
+        findings = [Finding("warning", f"{comparison}. This is normal in the first {_EARLY} steps.")]
     else:
-        found = [
-            Remark("bad", f"{said}: nothing else has been learnt. Another learning rate is the first thing to try.")
-        ]
-    accuracy = measured[-1].get("validation/accuracy")
+        losses = [line[f"validation/{name}"] for line in evaluated]
+        findings = [Finding("problem", f"{comparison}. {_reason(losses, len(counts), step)}")]
+    accuracy = evaluated[-1].get("validation/accuracy")
     if accuracy is not None and name == "loss":
-        said = f"{accuracy:.1%} of hidden tokens are guessed; always naming the commonest gives {commonest:.1%}."
-        found.append(Remark("good" if accuracy > commonest else "look" if step < _EARLY else "bad", said))
-    return found
+        sentence = f"The held-out accuracy is {accuracy:.1%}; the most frequent token alone gives {most_frequent:.1%}."
+        good = accuracy > most_frequent
+        findings.append(Finding("ok" if good else "warning" if early else "problem", sentence))
+    return findings
 
 
-def _repetition(curve: health.Curve, shards: list[Shards]) -> list[Remark]:
-    """Say how much of the text stands there twice, and how often it has been read."""
+def _reason(losses: Sequence[float], vocab_size: int, step: int) -> str:
+    """Return why a run is no better than a unigram model, and what to try.
+
+    It has diverged if its loss is NaN or Inf, above its best value, or above that of uniform guessing.
+    """
+    best = min([math.log(vocab_size), *(loss for loss in losses if math.isfinite(loss))])
+    if not losses[-1] <= best + 0.1:
+        return "The run has diverged. Lower `training.learning_rate`, or raise `training.warmup_ratio`."
+    if step < _EARLY:
+        return f"The model has not learned more than token frequencies, because {step:,} steps are too few."
+    return "The model has not learned more than token frequencies. Try another `training.learning_rate` first."
+
+
+def _check_repetition(curve: health.Curve, shards: list[Shards]) -> list[Finding]:
+    """Return findings about repeated sentences in the text, and about the number of epochs."""
     repeated, seen = 0, set[bytes]()
-    for one in shards:
-        starts = np.append(one.sentences, one.tokens)
-        long = np.flatnonzero(np.diff(starts) >= _SHORTEST)[: _LOOKED_AT // len(shards)]
-        for place in long:
-            sentence = one.read(int(starts[place]), int(starts[place + 1]))
+    for shard in shards:
+        starts = np.append(shard.sentences, shard.tokens)
+        long = np.flatnonzero(np.diff(starts) >= _MIN_TOKENS)[: _SAMPLED_SENTENCES // len(shards)]
+        for i in long:
+            sentence = shard.read(int(starts[i]), int(starts[i + 1]))
             key = hashlib.blake2b(sentence.tobytes(), digest_size=12).digest()
             repeated += key in seen
             seen.add(key)
-    looked_at = repeated + len(seen)
-    share = repeated / max(looked_at, 1)
-    said = f"{share:.1%} of {looked_at:,} sentences of {_SHORTEST} tokens or more have stood in the text before"
-    advice = ": deduplicate it, or the model learns them by heart." if share > _TOO_OFTEN else "."
-    found = [Remark("look" if share > _TOO_OFTEN else "good", said + advice)]
-    read = next((line["tokens"] for line in reversed(curve) if "tokens" in line), 0.0)
-    passes = read / sum(one.tokens for one in shards)
-    if passes > _WORTH_READING:
-        said = f"The text has been read {passes:.1f} times; more than {_WORTH_READING} passes teach little."
-        found.append(Remark("look", said))
-    return found
+    sampled = repeated + len(seen)
+    fraction = repeated / max(sampled, 1)
+    counted = f"{fraction:.1%} of {sampled:,} sentences of {_MIN_TOKENS} tokens or more are repetitions"
+    advice = ": deduplicate the text, or the model memorizes them." if fraction > _MAX_REPEATED else "."
+    findings = [Finding("warning" if fraction > _MAX_REPEATED else "ok", counted + advice)]
+    tokens = next((line["tokens"] for line in reversed(curve) if "tokens" in line), 0.0)
+    epochs = tokens / sum(shard.tokens for shard in shards)
+    if epochs > _USEFUL_EPOCHS:
+        advice = f"more than {_USEFUL_EPOCHS} epochs help little."
+        findings.append(Finding("warning", f"The run has read its text {epochs:.1f} times; {advice}"))
+    return findings
 
 
 def _shards(folder: Path, recipe: PretrainRecipe) -> list[Shards]:
-    """Open the training text of a run where it still lies, by what it was made from; empty where it is gone."""
-    found: list[Shards] = []
+    """Return the training shards of a run, found by what they were made from; empty if they no longer exist."""
+    shards: list[Shards] = []
     for part in mixture.parts_of(recipe.corpus).values():
         try:
-            sources = readers.sources(part)
+            sources = mixture.sources(part)
+            if isinstance(part, BuiltCorpus) and part.tokenizer is not None:
+                shards.append(Shards(part.shards("train")))
+                continue
         except HeadstartError:
             return []
-        home = part.prepared or mixture.prepared_in(recipe.corpus) or folder / "prepared"
-        made = [
+        prepared = part.prepared or mixture.prepared_in(recipe.corpus) or folder / "prepared"
+        candidates = [
             path.parent
-            for path in home.glob(f"train-*/{artifact.MANIFEST}")
+            for path in prepared.glob(f"train-*/{artifact.MANIFEST}")
             if json.loads(path.read_text(encoding="utf-8")).get("made_from", {}).get("sources") == sources
         ]
-        if not made:
+        if not candidates:
             return []
-        found.append(Shards(max(made, key=lambda path: path.stat().st_mtime)))
-    return found
+        shards.append(Shards(max(candidates, key=lambda path: path.stat().st_mtime)))
+    return shards
 
 
-def _checkpoints(folder: Path) -> list[Remark]:
-    """Say which checkpoint a run would go on from."""
-    torn = 0
+def _check_checkpoints(folder: Path) -> list[Finding]:
+    """Return a finding about the checkpoint from which the run would resume."""
+    damaged = 0
     for path in sorted((folder / "checkpoints").glob("step-*"), reverse=True):
         try:
             artifact.verify(path, "checkpoint")
         except ArtifactError:
-            torn += 1
+            damaged += 1
             continue
-        said = f"The checkpoint of step {int(path.name.removeprefix('step-')):,} verifies"
-        return [Remark("look", f"{said}; {torn} newer ones are torn.") if torn else Remark("good", f"{said}.")]
-    if torn:
-        return [Remark("bad", f"None of {torn} checkpoints verifies.")]
-    return (
-        []
-        if artifact.is_complete(folder)
-        else [Remark("look", "There is no checkpoint yet: a crash would begin anew.")]
-    )
+        verified = f"The checkpoint of step {int(path.name.removeprefix('step-')):,} verifies"
+        return [
+            Finding("warning", f"{verified}; {damaged} newer ones do not.")
+            if damaged
+            else Finding("ok", f"{verified}.")
+        ]
+    if damaged:
+        return [Finding("problem", f"None of {damaged} checkpoints verifies.")]
+    if artifact.is_complete(folder):
+        return []
+    return [Finding("warning", "There is no checkpoint yet: after a crash the run would start from step 0.")]

@@ -1,4 +1,4 @@
-"""What this machine can do, and the settings that follow."""
+"""`headstart doctor`: what this machine can do, and which settings follow from it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from headstart.core import artifact
+from headstart.core.extras import install_command
 from headstart.core.processes import cores
 from headstart.stages.runs import environment
 from headstart.training import precision
@@ -20,11 +21,15 @@ _EXTRAS = {
     "search": ("sentence_transformers", "usearch"),
     "study": ("ray", "submitit"),
     "quant": ("bitsandbytes",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
 }
+"""Modules by which an installed extra is recognized."""
 
 
 def run() -> dict[str, Any]:
-    """Look at processor, memory, disk, packages and compiler."""
+    """Return facts about processor, memory, disk, packages and compiler."""
     device = precision.default_device()
     return {
         "versions": artifact.versions(),
@@ -38,26 +43,26 @@ def run() -> dict[str, Any]:
         "precision": precision.resolve("auto", device),
         "compiler": next((name for name in ("g++", "clang++", "cl") if shutil.which(name)), None),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "extras": {name: all(importlib.util.find_spec(p) for p in packages) for name, packages in _EXTRAS.items()},
+        "extras": {name: all(importlib.util.find_spec(m) for m in modules) for name, modules in _EXTRAS.items()},
     }
 
 
-def render(found: dict[str, Any]) -> str:
-    """Say it in lines, each with what follows from it."""
+def render(facts: dict[str, Any]) -> str:
+    """Return the facts as lines of text, with the settings that follow."""
     lines = [
-        "versions    " + ", ".join(f"{name} {number}" for name, number in found["versions"].items()),
-        f"device      {found['device']}, {found['cores']} cores, {found['threads']} threads",
-        f"memory      {found['memory_gb']} GB free; disk {found['disk_gb']} GB free here",
-        f"allocator   {found['allocator']}",
-        f"precision   {found['precision']} by `training.precision: auto` ({', '.join(found['instructions'])})",
-        f"compiler    {found['compiler'] or 'none: `training.torch_compile` cannot be used'}",
+        "versions    " + ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
+        f"device      {facts['device']}, {facts['cores']} cores, {facts['threads']} threads",
+        f"memory      {facts['memory_gb']} GB free; disk {facts['disk_gb']} GB free here",
+        f"allocator   {facts['allocator']}",
+        f"precision   {facts['precision']} by `training.precision: auto` ({', '.join(facts['instructions'])})",
     ]
-    if found["compiler"]:
-        lines[-1] += "; `training.torch_compile: true` pays in runs of more than about five minutes"
-    if found["load"] is not None and found["load"] > 0.5 * (found["cores"] or 1):
-        lines.append(f"load        {found['load']}: something else is running; measured speeds will be low")
-    for name, there in found["extras"].items():
-        lines.append(
-            f"extra       {name}: " + ("installed" if there else f"missing; pip install 'headstart[{name}]' brings it")
-        )
+    if facts["compiler"]:
+        advice = "`training.torch_compile: true` is faster for runs of more than about five minutes"
+        lines.append(f"compiler    {facts['compiler']}; {advice}")
+    else:
+        lines.append("compiler    none: `training.torch_compile` cannot be used")
+    if facts["load"] is not None and facts["load"] > 0.5 * (facts["cores"] or 1):
+        lines.append(f"load        {facts['load']}: other processes are running, so measured speeds will be low")
+    for name, installed in facts["extras"].items():
+        lines.append(f"extra       {name}: " + ("installed" if installed else f"missing; {install_command(name)}"))
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""`headstart finetune`: checkpoint, task and adaptation to a model."""
+"""`headstart finetune`: fine-tune a checkpoint for a task, and compare the result with baselines."""

@@ -1,4 +1,4 @@
-"""What may be asked of a body before and after an adaptation, to see what it has forgotten."""
+"""Measure what a checkpoint can do before and after an adaptation, to see what the adaptation made it forget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from headstart.adaptation.on_top_network import OnTopModel
 from headstart.evaluation import metrics
 from headstart.evaluation.forgetting import Forgetting, before_and_after
-from headstart.stages.finetune.cell import predict
+from headstart.stages.finetune.learner import predict
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.tasks import labelled
 from headstart.tasks.embed import Embed
@@ -23,33 +23,38 @@ _MAX_LENGTH = 128
 
 
 class Probe(Protocol):
-    """Something that a body could do before."""
+    """A measurement of what a checkpoint can do without the task's head."""
 
     def forgetting(self, model: PreTrainedModel) -> Forgetting:
-        """Measure it of the checkpoint and of an adapted model."""
+        """Measure the checkpoint and a model adapted from it."""
         ...
 
 
-def probe(asked: bool | str, checkpoint: str) -> Probe | None:
-    """Open what a recipe asks for: the loss of pre-training, a file of pairs, or nothing."""
-    if isinstance(asked, str):
-        return SimilarPairs(checkpoint, asked)
-    return Pretraining(Path(checkpoint)) if asked else None
+def open_probe(setting: bool | str, checkpoint: str | Path | CheckpointFolder) -> Probe | None:
+    """Return the probe for a recipe's `forgetting` setting: the pre-training loss, a file of pairs, or None."""
+    if isinstance(setting, str):
+        return SimilarPairs(checkpoint, setting)
+    if not setting:
+        return None
+    return Pretraining(checkpoint.path if isinstance(checkpoint, CheckpointFolder) else Path(checkpoint))
 
 
 class SimilarPairs:
-    """Pairs of sentences with a score, for any checkpoint: do the cosines of mean states still go with the scores?"""
+    """The rank correlation between the cosines of sentence vectors and similarity scores; works for any checkpoint."""
 
-    def __init__(self, checkpoint: str, pairs: str) -> None:
-        """Read the pairs; their columns are sentence1, sentence2 and score, as STS-B has them."""
+    def __init__(self, checkpoint: str | Path | CheckpointFolder, pairs: str) -> None:
+        """Read the pairs from a file with the columns sentence1, sentence2 and score, as in STS-B."""
         self.task, self.what = Embed(Embed.Config()), f"spearman × 100 on {Path(pairs).name}"
-        self.source = CheckpointFolder(checkpoint, self.task, seed=0)
-        self.reading = self.source.reading(_MAX_LENGTH)
+        if isinstance(checkpoint, CheckpointFolder):
+            self.source = checkpoint.with_task(self.task, seed=0)
+        else:
+            self.source = CheckpointFolder(checkpoint, self.task, seed=0)
+        self.spec = self.source.input_spec(_MAX_LENGTH)
         rows = labelled.read(pairs, self.task.columns("test"))
-        self.features, self.gold = self.task.encode(rows, self.reading), rows.labels
+        self.features, self.gold = self.task.encode(rows, self.spec), rows.labels
 
     def forgetting(self, model: PreTrainedModel) -> Forgetting:
-        """Say what an adaptation did to the rank correlation of cosines and scores."""
+        """Return the correlation (× 100) of the checkpoint and of an adapted model."""
         return before_and_after(self.what, model, self._correlation, lambda: self._before)
 
     @cached_property
@@ -58,6 +63,6 @@ class SimilarPairs:
 
     def _correlation(self, model: PreTrainedModel) -> float:
         plain = unwrap_peft(model)
-        with plain.bare() if isinstance(plain, OnTopModel) else nullcontext(plain.base_model) as body:
-            found = predict(body.to(precision.default_device()), self.task, self.features, self.reading)  # type: ignore[arg-type]
-        return 100 * metrics.compute(["spearman"], self.gold, found)["spearman"]
+        with plain.without_top() if isinstance(plain, OnTopModel) else nullcontext(plain.base_model) as body:
+            cosines = predict(body.to(precision.default_device()), self.task, self.features, self.spec)  # type: ignore[arg-type]
+        return 100 * metrics.compute(["spearman"], self.gold, cosines)["spearman"]

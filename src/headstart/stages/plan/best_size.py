@@ -1,7 +1,7 @@
-"""Which size and vocabulary make the most of a time budget on this machine, by a table of measured runs.
+"""`headstart plan --best`: the size and vocabulary with the lowest expected loss for a time budget on this machine.
 
-The table beside this file holds held-out losses of whole runs, each with its schedule over its own number of tokens;
-`python docs/results/scaling_table.py` measures them. How fast each candidate trains is timed here and now.
+`scaling_table.json` holds the held-out losses of complete runs, each with a schedule over its own number of tokens;
+`python docs/results/scaling_table.py` measures them. The speed of each candidate is timed on this machine.
 """
 
 from __future__ import annotations
@@ -14,125 +14,134 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headstart.core import config
+from headstart.core import config, registry
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.stages.plan import forecast
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.training.budget import Budget
 
 TABLE = Path(__file__).with_name("scaling_table.json")
-_REACH = 2
-"""How many times the tokens of the longest measured run a slope is followed for a verdict: losses bend."""
+_MAX_EXTRAPOLATION = 2
+"""Factor beyond the measured tokens up to which a recommendation is made: the loss is not linear in log tokens."""
 
 
 @dataclass(frozen=True)
 class SizeCandidate:
-    """A size and a vocabulary, what they would read within the budget, and the loss that this is expected to give."""
+    """A size and a vocabulary, the tokens that they would read within the budget, and the expected loss."""
 
     size: str
     vocab: int
     tokens_per_second: float
     tokens: float
     loss: float
-    """In nats per byte of what is predicted, since tokens of different vocabularies are of different length."""
+    """In nats per byte of predicted text, because tokens of different vocabularies differ in length."""
     measured: tuple[float, float]
-    """The fewest and the most tokens of a measured run."""
+    """The smallest and the largest number of tokens of a measured run."""
     cores: float = 1.0
-    """The share of its cores' time that the timing had."""
+    """The fraction of its cores' time that the timed process got."""
 
     @property
-    def beyond(self) -> bool:
-        """Say whether the budget lies outside of what was measured."""
+    def extrapolated(self) -> bool:
+        """True if the budget is outside the measured range."""
         return not self.measured[0] <= self.tokens <= self.measured[1]
 
     @property
-    def far_beyond(self) -> bool:
-        """Say whether the budget lies so far outside that the last slope says nothing."""
-        return not self.measured[0] / _REACH <= self.tokens <= self.measured[1] * _REACH
+    def too_far(self) -> bool:
+        """True if the budget is too far outside the measured range for a recommendation."""
+        low, high = self.measured[0] / _MAX_EXTRAPOLATION, self.measured[1] * _MAX_EXTRAPOLATION
+        return not low <= self.tokens <= high
 
 
 def run(recipe: Any, table: Path = TABLE) -> list[SizeCandidate]:
-    """Time every size and vocabulary of the table under a filled recipe, and return them, the best first."""
+    """Time every size and vocabulary of the table under a filled recipe; return the candidates, best first."""
     if not isinstance(recipe, PretrainRecipe):
-        raise RecipeError("this is no recipe of `headstart pretrain`", allowed="--best chooses a network to pre-train")
+        raise RecipeError(
+            "this is not a recipe of `headstart pretrain`", allowed="`--best` chooses a network to pre-train"
+        )
+    if recipe.tokenizer is None:
+        raise RecipeError(
+            "`tokenizer` is not set, because corpus.from may bring its own tokenizer",
+            allowed="`--best` compares vocabularies of several sizes",
+            do="Use raw files, or a corpus without token shards and a tokenizer section",
+        )
     if not table.is_file():
         raise ArtifactError(
-            f"there is no table of measured runs at {table}",
+            f"the table of measured runs {table} does not exist",
             do="Run `python docs/results/scaling_table.py` in a checkout of Headstart",
         )
-    known = json.loads(table.read_text(encoding="utf-8"))
-    seconds = _seconds(recipe, known)
-    found = []
-    for size, vocab in sorted({(row["size"], row["vocab"]) for row in known["rows"]}):
-        rows = [row for row in known["rows"] if (row["size"], row["vocab"]) == (size, vocab)]
+    measured = json.loads(table.read_text(encoding="utf-8"))
+    seconds = _seconds(recipe, measured)
+    candidates = []
+    for size, vocab in sorted({(row["size"], row["vocab"]) for row in measured["rows"]}):
+        rows = [row for row in measured["rows"] if (row["size"], row["vocab"]) == (size, vocab)]
         points = sorted((row["tokens"], row["loss"] / row["bytes_per_token"]) for row in rows)
         raw = config.apply_overrides(config.to_dict(recipe), [f"backbone.size={size}", f"tokenizer.vocab_size={vocab}"])
-        timed = forecast.run(config.fill(PretrainRecipe, raw))
-        speed = timed["tokens_per_second"]
+        plan = forecast.run(config.fill(PretrainRecipe, raw))
+        speed = plan["tokens_per_second"]
         tokens = speed * seconds
         bounds = (points[0][0], points[-1][0])
-        found.append(SizeCandidate(size, vocab, speed, tokens, expected(points, tokens), bounds, timed["cores"]))
-    return sorted(found, key=lambda candidate: candidate.loss)
+        candidates.append(
+            SizeCandidate(size, vocab, speed, tokens, expected_loss(points, tokens), bounds, plan["cores"])
+        )
+    return sorted(candidates, key=lambda candidate: candidate.loss)
 
 
-def expected(points: Sequence[tuple[float, float]], tokens: float) -> float:
-    """Return the loss at so many tokens: straight between measured runs over the logarithm, and by the end's slope."""
+def expected_loss(points: Sequence[tuple[float, float]], tokens: float) -> float:
+    """Return the loss at a number of tokens, by linear interpolation over log tokens; outside, by the end's slope."""
     if len(points) == 1:
         return points[0][1]
     spans = list(pairwise(points))
     (left, high), (right, low) = next((span for span in spans if tokens <= span[1][0]), spans[-1])
-    share = math.log(tokens / left) / math.log(right / left)
-    return high + share * (low - high)
+    fraction = math.log(tokens / left) / math.log(right / left)
+    return high + fraction * (low - high)
 
 
-def render(found: Sequence[SizeCandidate]) -> str:
-    """Say which is best and why, in lines."""
-    best, *others = found
+def render(candidates: Sequence[SizeCandidate]) -> str:
+    """Return the candidates and the recommended one as lines of text."""
+    best, *others = candidates
     lines = [
-        f"{c.size:<8}{c.vocab:>8,} tokens of vocabulary · {c.tokens_per_second:>8,.0f} tokens a second here · "
-        f"{c.tokens / 1e6:>8,.1f} M in the budget · {c.loss:.4f} nats a byte"
-        + (" (beyond what was measured)" * c.beyond)
-        for c in found
+        f"{c.size:<8}{c.vocab:>8,} tokens of vocabulary · {c.tokens_per_second:>8,.0f} tokens per second here · "
+        f"{c.tokens / 1e6:>8,.1f} M in the budget · {c.loss:.4f} nats per byte" + (" (extrapolated)" * c.extrapolated)
+        for c in candidates
     ]
-    if any(candidate.far_beyond for candidate in found[:2]):
+    if any(candidate.too_far for candidate in candidates[:2]):
         lines.append(
-            f"no verdict: the measured runs end at {max(c.measured[1] for c in found) / 1e6:,.1f} M tokens, and losses "
-            "bend. `python docs/results/scaling_table.py --tokens …` measures longer runs."
+            f"no recommendation: the longest measured run has {max(c.measured[1] for c in candidates) / 1e6:,.1f} M "
+            "tokens, which is too few to extrapolate from. `python docs/results/scaling_table.py --tokens …` measures "
+            "longer runs."
         )
     else:
-        lines.append(f"best: backbone.size={best.size} tokenizer.vocab_size={best.vocab}. {_why(best, others)}")
-    if min(candidate.cores for candidate in found) < forecast.QUIET:
-        lines.append(
-            "Others had a part of the cores' time while speeds were measured: run this again on a quiet machine."
-        )
+        lines.append(f"best: backbone.size={best.size} tokenizer.vocab_size={best.vocab}. {_reason(best, others)}")
+    if min(candidate.cores for candidate in candidates) < forecast.QUIET:
+        lines.append("Other processes used the CPU while the speeds were measured. Run this again on an idle machine.")
     return "\n".join(lines)
 
 
-def _why(best: SizeCandidate, others: Sequence[SizeCandidate]) -> str:
+def _reason(best: SizeCandidate, others: Sequence[SizeCandidate]) -> str:
     if not others:
-        return "The table holds no other."
+        return "The table has no other candidate."
     second = others[0]
-    reads = best.tokens / second.tokens
+    ratio = best.tokens / second.tokens
     return (
-        f"It reads {reads:.2g} × the tokens of {second.size} with {second.vocab:,}, the next best, and is expected to "
-        f"end {second.loss - best.loss:.4f} nats a byte below it."
+        f"It reads {ratio:.2g} × the tokens of the next best, {second.size} with a vocabulary of {second.vocab:,}, and "
+        f"its expected loss is {second.loss - best.loss:.4f} nats per byte lower."
     )
 
 
-def _seconds(filled: PretrainRecipe, known: Mapping[str, Any]) -> float:
-    """Return the time budget of a recipe that the table can speak of."""
+def _seconds(filled: PretrainRecipe, measured: Mapping[str, Any]) -> float:
+    """Return the time budget of a recipe; raise if the table has no runs of its kind."""
     budget = Budget.parse(filled.training.budget)
     if budget.unit != "seconds":
         raise RecipeError(
-            f"training.budget is {filled.training.budget!r}",
-            allowed="--best weighs size against speed, within a time: 30 min, 2 h",
+            f"`training.budget` is {filled.training.budget!r}",
+            allowed="`--best` needs a budget in time, such as 30 min or 2 h",
             do="Add training.budget='30 min'",
         )
-    asked = (getattr(filled.backbone, "kind", None), filled.objective.name)  # type: ignore[attr-defined]
-    if asked != (known["kind"], known["objective"]):
+    kind, objective = getattr(filled.backbone, "kind", None), registry.name_of("objectives", filled.objective)
+    if (kind, objective) != (measured["kind"], measured["objective"]):
         raise RecipeError(
-            f"the recipe trains {asked[0]} by {asked[1]}",
-            allowed=f"The table holds runs of {known['kind']} by {known['objective']}",
-            do="Leave --best out, or measure a table of your own with docs/results/scaling_table.py",
+            f"the recipe trains {kind} with {objective}",
+            allowed=f"The table has runs of {measured['kind']} with {measured['objective']}",
+            do="Omit `--best`, or measure your own table with docs/results/scaling_table.py",
         )
     return budget.amount

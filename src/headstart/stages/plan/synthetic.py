@@ -1,4 +1,4 @@
-"""A vocabulary and rows of random tokens in place of real ones: what a step costs is known before any text is read."""
+"""A synthetic vocabulary and rows of random tokens, with which a step is timed before any text is read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headstart.tokens.tokenizer import TokenizerConfig, add_special
 from headstart.tokens.tokenizer import load as load_tokenizer
 
 _ROWS = 4096
-"""Rows of noise that differ."""
+"""Number of distinct rows."""
 
 
 def vocabulary_of(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary:
-    """Return what the tokenizer will give: a ready one's, with as many tokens more as it may learn, or a stand-in."""
+    """Return the vocabulary that the tokenizer will have: a ready one's plus its extension, or a synthetic one."""
     if settings.path is None:
-        return _stand_in(settings.vocab_size, extra)
+        return _synthetic(settings.vocab_size, extra)
     known = add_special(load_tokenizer(settings.path), extra)
     more = settings.extend or 0
     return replace(
@@ -31,22 +31,22 @@ def vocabulary_of(settings: TokenizerConfig, extra: Sequence[str]) -> Vocabulary
 
 
 class NoiseRows:
-    """Rows of random tokens in an objective's shape: they cost what real ones do."""
+    """Rows of random tokens in an objective's shape, which cost as much as real ones."""
 
     def __init__(self, vocabulary: Vocabulary, shape: RowShape) -> None:
-        """Remember what may be drawn, and into what shape."""
+        """Take the vocabulary to draw from and the shape of a row."""
         self.vocabulary, self.shape = vocabulary, shape
 
     def __len__(self) -> int:
         return _ROWS
 
     def rows(self, samples: Sequence[Sample]) -> Rows:
-        """Draw a row for each sample, the same for the same index."""
+        """Return a row for each sample; the same index gives the same row."""
         shape, count = self.shape, len(samples)
         ids = np.stack([self._draw(sample.index) for sample in samples])
-        if shape.opens:
+        if shape.add_cls:
             ids[:, 0] = self.vocabulary.cls
-        if shape.closes:
+        if shape.add_sep:
             ids[:, -1] = self.vocabulary.sep
         middle = shape.length // 2
         if shape.segments:
@@ -54,25 +54,25 @@ class NoiseRows:
         return Rows(
             ids,
             list(samples),
-            [np.asarray([1, middle])] * count if shape.sentences else (),
+            [np.asarray([1, middle])] * count if shape.sentence_starts else (),
             np.full(count, middle) if shape.segments else None,
             np.roll(ids, 1, axis=0) if shape.segments else None,
         )
 
     def _draw(self, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        draw = np.random.Generator(np.random.Philox(index))
-        drawn: np.ndarray[tuple[int], np.dtype[np.int64]] = self.vocabulary.ordinary[
-            draw.integers(0, len(self.vocabulary.ordinary), size=self.shape.length)
+        rng = np.random.Generator(np.random.Philox(index))
+        ids: np.ndarray[tuple[int], np.dtype[np.int64]] = self.vocabulary.ordinary[
+            rng.integers(0, len(self.vocabulary.ordinary), size=self.shape.length)
         ]
-        return drawn
+        return ids
 
 
-def _stand_in(size: int, extra: Sequence[str]) -> Vocabulary:
-    """Return a vocabulary of the right size, before any tokenizer is trained."""
+def _synthetic(size: int, extra: Sequence[str]) -> Vocabulary:
+    """Return a vocabulary of the right size, in place of a tokenizer that is not trained yet."""
     total = size + len(extra)
     special = np.zeros(total, dtype=bool)
     special[:5] = special[size:] = True
     return Vocabulary(
         total, pad=0, cls=2, sep=3, mask=4, special=special, starts_word=np.ones(total, dtype=bool),
-        added={token: size + place for place, token in enumerate(extra)},
+        added={token: size + index for index, token in enumerate(extra)},
     )  # fmt: skip

@@ -1,70 +1,86 @@
-"""A few steps of the very loop that a run goes through, timed: compiled or not, with its optimizer and its clipping."""
+"""A few timed steps of the loop that a run will use, with its compilation, optimizer and gradient clipping."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 
+from headstart.training import precision
 from headstart.training.batches import WINDOW
-from headstart.training.budget import Budget
-from headstart.training.loop import Loop
+from headstart.training.callbacks import Callback
+from headstart.training.loop import Loop, StepResult
+from headstart.training.settings import TrainingSettings
 
 STEPS = WINDOW
-"""Steps that are timed: texts of differing length come in windows of as many."""
+"""Number of timed steps: texts that are sorted by length come in windows of this many batches."""
 _WARM_UP = 2
-"""Steps before them: the first compiles and sets up memory, the second still finds caches cold."""
+"""Untimed steps before them: the first compiles and allocates memory, the second still has cold caches."""
+
+BuildLoop = Callable[[TrainingSettings, Sequence[Callback]], Loop]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the timed steps gave."""
+    """What the timed steps showed."""
 
     tokens_per_second: float
     tokens_per_sample: float
+    flops_per_token: float
     cores: float
-    """The share of its threads' time that the process had: less than 1 where others want the machine as well."""
+    """The fraction of its threads' time that the process got: below 1 if other processes use the CPU."""
 
 
 @dataclass
-class _Stopwatch:
-    """Notes the seconds and tokens of every step, as the loop itself finds them, and the time that it computed."""
+class Stopwatch(Callback):
+    """Records clock, CPU time and tokens at the end of every step."""
 
-    clocks: list[tuple[float, float]] = field(default_factory=list)
-    speeds: list[float] = field(default_factory=list)
-    tokens: list[float] = field(default_factory=lambda: [0.0])
+    clock: list[float] = field(default_factory=list)
+    cpu_time: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take down a step."""
-        if "tokens_per_second" in values:
-            self.clocks.append((time.process_time(), time.monotonic()))
-            self.speeds.append(values["tokens_per_second"])
-            self.tokens.append(values["tokens"])
+    def on_train_begin(self, loop: Loop) -> None:
+        """Record the start of the first step."""
+        self._record(loop)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def on_step_end(self, loop: Loop, result: StepResult) -> None:
+        """Record the end of a step."""
+        self._record(loop)
+
+    def _record(self, loop: Loop) -> None:
+        self.clock.append(time.monotonic())
+        self.cpu_time.append(time.process_time())
+        self.tokens.append(loop.progress.tokens)
 
 
-def timed(loop: Loop) -> Trial:
-    """Run some steps of a new loop and return its speed; its weights are of no use afterwards.
+def time_steps(build: BuildLoop, settings: TrainingSettings, sorted_by_length: bool = False) -> Trial:
+    """Build a loop with a budget of a few steps and no evaluation or checkpoints, run it, and return its speed.
 
-    Time is the median step's where all steps read as much, else that of all together.
+    The time of a step is the median if all steps read the same number of tokens, else the mean.
     """
-    loop.settings = loop.settings.model_copy(
-        update={"logging_steps": 1, "eval_count": 0, "early_stopping_patience": None}
+    warm_up = WINDOW if sorted_by_length else _WARM_UP
+    watch = Stopwatch()
+    loop = build(settings.model_copy(update={"budget": f"{warm_up + STEPS} steps"}), [watch])
+    loop.run()
+    tokens = [after - before for before, after in pairwise(watch.tokens[warm_up:])]
+    seconds = [after - before for before, after in pairwise(watch.clock[warm_up:])]
+    total = sum(seconds) if len(set(tokens)) > 1 else STEPS * statistics.median(seconds)
+    phase, device = loop.phases.all[0], precision.default_device().type
+    return Trial(
+        tokens_per_second=sum(tokens) / total,
+        tokens_per_sample=sum(tokens) / (STEPS * phase.samples),
+        flops_per_token=phase.flops_per_token,
+        cores=core_fraction(watch, warm_up, device),
     )
-    before = _WARM_UP if loop.learner.lengths is None else WINDOW
-    loop.budget = Budget(before + STEPS, "steps")
-    loop.learner.validate = dict  # type: ignore[method-assign]  # No part of a step.
-    watch = _Stopwatch()
-    loop.run([watch])
-    read = [after - until for until, after in pairwise(watch.tokens)][before:]
-    seconds = [tokens / speed for tokens, speed in zip(read, watch.speeds[before:], strict=True)]
-    total = sum(seconds) if len(set(read)) > 1 else len(seconds) * statistics.median(seconds)
-    computed, passed = (after - until for until, after in zip(watch.clocks[before - 1], watch.clocks[-1], strict=True))
-    samples = STEPS * loop.phases.all[0].samples
-    return Trial(sum(read) / total, sum(read) / samples, min(1.0, computed / passed / torch.get_num_threads()))
+
+
+def core_fraction(watch: Stopwatch, warm_up: int, device: str) -> float:
+    """Return the fraction of its threads' time that the process got; 1 on a GPU, where CPU time does not show it."""
+    if device != "cpu":
+        return 1.0
+    computed, passed = (times[-1] - times[warm_up] for times in (watch.cpu_time, watch.clock))
+    return min(1.0, computed / passed / torch.get_num_threads())

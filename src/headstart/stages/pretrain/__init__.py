@@ -1,1 +1,1 @@
-"""`headstart pretrain`: raw text to a checkpoint."""
+"""`headstart pretrain`: raw text or a finished corpus to a checkpoint."""

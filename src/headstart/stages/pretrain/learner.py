@@ -1,4 +1,4 @@
-"""Packed rows under an objective, as the training loop sees them."""
+"""Packed rows and an objective, as the learner that the training loop steps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headstart.tokens.mixed import MixedRows
 from headstart.training.module import LossModule
 
 VALIDATION_ROWS = 512
-"""Held-out rows measured at each evaluation: 512 rows × 19 predictions keep the standard error near 0.03 nats."""
-_MEASURED_TOGETHER = 64
+"""Held-out rows per evaluation: 512 rows × 19 predictions keep the standard error near 0.03 nats."""
+_EVAL_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
 class CorpusRows:
-    """Rows of one corpus, whose name is empty where it is the only one, and its share of what is read."""
+    """The rows of one corpus, its name (empty if it is the only one) and its share of the rows read."""
 
     name: str
     share: float
@@ -27,10 +27,10 @@ class CorpusRows:
 
 
 class RowBatches:
-    """Rows of one length, of one corpus or several, corrupted by an objective."""
+    """Batches of rows of one length, from one or several corpora, corrupted by an objective."""
 
     def __init__(self, corpora: Sequence[CorpusRows], objective: Objective, vocabulary: Vocabulary, seed: int) -> None:
-        """Bring rows and objective together."""
+        """Combine the rows of the corpora; several are mixed by their shares."""
         several = len(corpora) > 1
         self.lengths: Sequence[int] | None = None
         self.parts = [MixtureComponent(len(corpus.rows), corpus.share) for corpus in corpora] if several else []
@@ -41,12 +41,12 @@ class RowBatches:
         return len(self.rows)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Cut and corrupt the rows of some samples."""
+        """Return the corrupted rows of some samples."""
         return self.objective.corrupt(self.rows.rows(samples), self.vocabulary, self.seed)
 
 
 class PretrainLearner(RowBatches):
-    """A model under an objective: trained on rows of one length, its own first, and measured on held-out ones."""
+    """A model with an objective: it is trained on rows of one length and evaluated on held-out rows."""
 
     def __init__(
         self,
@@ -57,16 +57,16 @@ class PretrainLearner(RowBatches):
         vocabulary: Vocabulary,
         seed: int,
     ) -> None:
-        """Bring model, objective and rows together."""
+        """Wrap the model with its loss, and take the rows of both splits."""
         super().__init__(corpora, objective, vocabulary, seed)
         self.module, self.held_out = LossModule(model, objective), held_out
 
     def weight(self, batch: Batch) -> float:
-        """Return the number of predictions."""
+        """Return the number of predictions in a batch."""
         return self.objective.weight(batch)
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read."""
+        """Return the number of tokens that the model reads in a batch."""
         return self.objective.tokens(batch)
 
     def parameter_groups(self) -> list[ParameterGroup]:
@@ -74,37 +74,38 @@ class PretrainLearner(RowBatches):
         return [ParameterGroup(tuple(name for name, _ in self.module.named_parameters()))]
 
     def validate(self, limit: int = VALIDATION_ROWS) -> dict[str, float]:
-        """Measure the objective on the first held-out rows with fixed masks, `limit` of them in all.
+        """Evaluate the objective on the first `limit` held-out rows, with fixed masks.
 
-        Of several corpora each gives as many rows, 64 or more, and is reported as `loss/name`; `loss` is their mean by
-        share, which is what training lowers.
+        Several corpora contribute equally many rows, at least 64 each. Their losses are reported as `loss/name`; `loss`
+        is the mean weighted by share, which is what training minimizes.
         """
         if len(self.held_out) == 1:
             return self._measure(self.held_out[0].rows, limit)
-        of_each = max(_MEASURED_TOGETHER, limit // len(self.held_out))
-        found = {corpus.name: self._measure(corpus.rows, of_each) for corpus in self.held_out}
+        rows_each = max(_EVAL_BATCH_SIZE, limit // len(self.held_out))
+        by_corpus = {corpus.name: self._measure(corpus.rows, rows_each) for corpus in self.held_out}
         shares = {corpus.name: corpus.share for corpus in self.held_out}
-        metrics = next(iter(found.values()))
-        together = {key: sum(shares[name] * values[key] for name, values in found.items()) for key in metrics}
-        return together | {f"{key}/{name}": values[key] for key in metrics for name, values in found.items()}
+        metrics = next(iter(by_corpus.values()))
+        means = {key: sum(shares[name] * values[key] for name, values in by_corpus.items()) for key in metrics}
+        return means | {f"{key}/{name}": values[key] for key in metrics for name, values in by_corpus.items()}
 
     def _measure(self, rows: RowSource, limit: int) -> dict[str, float]:
+        """Return the means over the predictions of the first rows; `x/weight`, if measured, divides the sums `x/…`."""
         device = next(self.module.parameters()).device
         sums: dict[str, float] = {}
         weight = 0.0
         self.module.eval()
         count = min(limit, len(rows))
-        for start in range(0, count, _MEASURED_TOGETHER):
-            samples = [Sample(0, index) for index in range(start, min(start + _MEASURED_TOGETHER, count))]
+        for start in range(0, count, _EVAL_BATCH_SIZE):
+            samples = [Sample(0, index) for index in range(start, min(start + _EVAL_BATCH_SIZE, count))]
             batch = self.objective.corrupt(rows.rows(samples), self.vocabulary, seed=0)
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             with torch.no_grad():
                 measured = self.module.measure(batch)
             weight += self.objective.weight(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
-        own = {name.removesuffix("/weight"): value for name, value in sums.items() if name.endswith("/weight")}
+        weights = {name.removesuffix("/weight"): value for name, value in sums.items() if name.endswith("/weight")}
         return {
-            name: value / max(own.get(name.rpartition("/")[0], weight), 1.0)
+            name: value / max(weights.get(name.rpartition("/")[0], weight), 1.0)
             for name, value in sums.items()
             if not name.endswith("/weight")
         }

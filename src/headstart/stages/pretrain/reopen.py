@@ -1,4 +1,4 @@
-"""The pre-training of a finished checkpoint, opened again: its objective, its networks, its rows and its loss."""
+"""Reopens the pre-training of a finished checkpoint: its objective, its networks, its rows and its loss."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from headstart.stages.pretrain.build import tokenizer_of
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.prepare import Prepared, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.runs.manifest import PretrainManifest
 from headstart.tasks.source import unwrap_peft
 from headstart.tokens.rows import cut
 from headstart.training import precision
@@ -29,7 +30,7 @@ from headstart.training.compilation import choose_attention
 
 
 def assembled(folder: Path, objective: Objective) -> torch.nn.Module:
-    """Return what the objective trained, its networks loaded from the folder and its companions."""
+    """Return the module that the objective trained, with its networks loaded from the folder and its subfolders."""
     registry.import_network(folder)
 
     def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
@@ -40,42 +41,42 @@ def assembled(folder: Path, objective: Objective) -> torch.nn.Module:
 
 
 class Pretraining:
-    """A checkpoint's pre-training: to be gone on with beside a task, and to be measured before and after one."""
+    """The pre-training of a checkpoint, to continue beside a task, and to measure before and after fine-tuning."""
 
     def __init__(self, folder: Path) -> None:
-        """Read from the folder's manifest how it was made."""
-        manifest = artifact.read_manifest(folder) if artifact.is_complete(folder) else {}
-        if manifest.get("kind") != "checkpoint of pretrain":
+        """Read the recipe of the pre-training from the manifest of the folder."""
+        values = artifact.read_manifest(folder) if artifact.is_complete(folder) else {}
+        if values.get("kind") != PretrainManifest.KIND:
             raise ArtifactError(
-                f"{folder} does not tell how it was pre-trained",
-                allowed="An output of `headstart pretrain` does, by its headstart.json",
-                do="Leave out rehearsal and forgetting, or choose such a checkpoint",
+                f"{folder} does not record how it was pre-trained",
+                allowed="An output of `headstart pretrain` records it in headstart.json",
+                do="Remove rehearsal and forgetting, or choose such a checkpoint",
             )
         self.folder = folder
-        self.recipe = config.fill_saved(PretrainRecipe, manifest["recipe"], str(folder))
+        self.recipe = config.fill_saved(PretrainRecipe, PretrainManifest.from_dict(values, folder).recipe, str(folder))
         self.objective: Objective = registry.build("objectives", self.recipe.objective)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Return what the checkpoint's tokenizer knows."""
+        """Return the vocabulary of the checkpoint's tokenizer."""
         return vocabulary_of(AutoTokenizer.from_pretrained(str(self.folder)))
 
     @cached_property
     def feed(self) -> RowBatches:
-        """Return the training rows, of the first length, of all corpora."""
+        """Return batches of the training rows of all corpora, with the first row length."""
         return RowBatches(self._rows("train"), self.objective, self.vocabulary, self.recipe.seed)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Return one corrupted row for each sample, drawn by the sample's identity, of each corpus in its share."""
-        return self.feed.batch([Sample(sample.epoch, self._drawn(sample)) for sample in samples])
+        """Return one corrupted row per sample, drawn from the corpora by share; the sample alone determines the row."""
+        return self.feed.batch([Sample(sample.epoch, self._draw(sample)) for sample in samples])
 
     def network(self, model: PreTrainedModel) -> torch.nn.Module:
-        """Return the networks of pre-training over the body of `model`, whose parameters they share."""
+        """Return the module of pre-training on the body of `model`, whose parameters it shares."""
         module = assembled(self.folder, self.objective)
-        part = self.objective.parts(module)[""]
-        _share(part.base_model, unwrap_peft(model).base_model)
-        part.tie_weights()
-        choose_attention(part)
+        network = self.objective.parts(module)[""]
+        _share_parameters(network.base_model, unwrap_peft(model).base_model)
+        network.tie_weights()
+        choose_attention(network)
         return module
 
     def loss(self, network: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -87,7 +88,7 @@ class Pretraining:
         return self.objective.weight(batch)
 
     def forgetting(self, model: PreTrainedModel) -> Forgetting:
-        """Say what an adaptation did to the loss of pre-training on held-out text, under the checkpoint's own head."""
+        """Return the change of the pre-training loss on held-out text, measured with the checkpoint's own head."""
 
         def loss_of(adapted: PreTrainedModel) -> float:
             return self._held_out(self.network(adapted))
@@ -99,7 +100,7 @@ class Pretraining:
         return self._held_out(assembled(self.folder, self.objective))
 
     def _held_out(self, network: torch.nn.Module) -> float:
-        """Return the loss on the held-out rows that pre-training measured itself by."""
+        """Return the loss on the rows that pre-training held out."""
         device = precision.default_device()
         learner = PretrainLearner(
             network.to(device), self.objective, self._rows("train"), self._rows("validation"), self.vocabulary,
@@ -109,32 +110,36 @@ class Pretraining:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        """Return the encoded text, made anew where it is gone."""
+        """Return the encoded text, which is prepared again if it was deleted."""
         recipe = self.recipe
         return prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, self.folder / "prepared", quiet=True)
 
     def _rows(self, split: Literal["train", "validation"]) -> list[CorpusRows]:
         shape = self.objective.row_shape(self.recipe.training.phases[0].length)
         return [
-            CorpusRows(one.name, one.share, cut(getattr(one, split), self.vocabulary, shape))
-            for one in self._prepared.corpora
+            CorpusRows(corpus.name, corpus.share, cut(getattr(corpus, split), self.vocabulary, shape))
+            for corpus in self._prepared.corpora
         ]
 
-    def _drawn(self, sample: Sample) -> int:
-        draw = generator(self.recipe.seed, sample.epoch, sample.index, "rehearsal")
+    def _draw(self, sample: Sample) -> int:
+        """Return the index of the row that a sample reads."""
+        rng = generator(self.recipe.seed, sample.epoch, sample.index, "rehearsal")
         parts = self.feed.parts or [MixtureComponent(len(self.feed), 1.0)]
-        chosen = int(draw.choice(len(parts), p=[part.share for part in parts]))
-        return sum(part.size for part in parts[:chosen]) + int(draw.integers(parts[chosen].size))
+        i = int(rng.choice(len(parts), p=[part.share for part in parts]))
+        return sum(part.size for part in parts[:i]) + int(rng.integers(parts[i].size))
 
 
-def _share(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
-    """Put their modules and parameters in place of ours, so far as ours go: a pooler, or a layer more, is left out."""
-    for name, _ in list(ours.named_parameters(recurse=False)):
-        setattr(ours, name, getattr(theirs, name))
-    for name, child in list(ours.named_children()):
-        other = getattr(theirs, name, None)
+def _share_parameters(module: torch.nn.Module, source: torch.nn.Module) -> None:
+    """Replace the submodules and parameters of `module` by those of `source`; what only `source` has is ignored.
+
+    Lists of layers are replaced element by element, so that `source` may have more layers, or a pooler.
+    """
+    for name, _ in list(module.named_parameters(recurse=False)):
+        setattr(module, name, getattr(source, name))
+    for name, child in list(module.named_children()):
+        other = getattr(source, name, None)
         if isinstance(other, torch.nn.Module):
-            if any(isinstance(module, torch.nn.ModuleList) for module in child.modules()):
-                _share(child, other)
+            if any(isinstance(inner, torch.nn.ModuleList) for inner in child.modules()):
+                _share_parameters(child, other)
             else:
-                setattr(ours, name, other)
+                setattr(module, name, other)

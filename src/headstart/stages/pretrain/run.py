@@ -1,7 +1,9 @@
-"""Raw text → checkpoint: tokenizer, shards, backbone and objective under one recipe."""
+"""Raw text or a finished corpus → checkpoint: tokenizer, shards, backbone and objective of one recipe."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,11 +15,11 @@ from headstart.core import artifact
 from headstart.core.config import fingerprint
 from headstart.core.contracts import BatchSource, Objective
 from headstart.core.data import Sample, Vocabulary
-from headstart.corpus.read import mixture, readers
+from headstart.corpus.read import mixture
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.pretrain.build import (
     build_model,
-    longest_row,
+    max_length_of,
     objective_of,
     require_same_tokens,
     require_shardable,
@@ -30,159 +32,159 @@ from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import card
 from headstart.stages.runs.flops import flops_per_token
 from headstart.stages.runs.folder import RunFolder
+from headstart.stages.runs.manifest import PretrainData, PretrainManifest, PretrainMetrics, PretrainProgress
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training.batches import drawn
-from headstart.training.loop import Loop, TrainResult
+from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.loop import Loop, RunInfo, TrainResult
 from headstart.training.module import LossModule
 from headstart.training.phases import Phase
-from headstart.training.progress import tracking
+from headstart.training.trackers import reporting_callbacks
 from headstart.training.world import World, joined
 
 _COUNTED_ROWS = 8
-"""Rows on which FLOPs are counted: several, since a mixture treats them differently."""
+"""Rows on which FLOPs are counted: several, because a mixture of objectives treats rows differently."""
 
 
 def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
-    """Pre-train by a recipe and return the folder, a plain Hugging Face checkpoint.
+    """Pre-train with a recipe and return the output folder, a plain Hugging Face checkpoint.
 
-    A folder with an unfinished run of this recipe is continued, a finished one returned as it is. Every process that
-    `torchrun` starts calls this; the first prepares, measures and writes, and the others train with it.
+    An unfinished run of the same recipe is resumed, and a finished one is returned as it is. Every process that
+    `torchrun` starts calls this function. Rank 0 prepares data, evaluates, logs and saves.
     """
-    with joined() as world:
+    with joined() as world, ExitStack() as stack:
         with world.main_first():
-            folder = RunFolder(recipe.output, recipe, _inputs(recipe), writes=world.leads)
-        if world.told(folder.status) != "finished":
-            _train(recipe, folder, world, quiet or not world.leads)
-        world.wait()
+            folder = stack.enter_context(RunFolder(recipe.output, recipe, _inputs(recipe), writes=world.is_main))
+        if world.broadcast(folder.status) != "finished":
+            _train(recipe, folder, world, quiet or not world.is_main)
+        world.barrier()
     return folder.path
 
 
 def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool) -> None:
-    """Train, and in the leader's process measure, log and publish."""
+    """Train on all ranks; rank 0 also evaluates, logs and publishes."""
     objective = objective_of(recipe)
     require_shardable(recipe, objective, world)
-    if not world.leads:
+    if not world.is_main:
         loop, _ = _loop(recipe, objective, folder, world, quiet)
         loop.restore()
         loop.run()
         return
+    reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet)
     with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
-        loop, prepared = _loop(recipe, objective, folder, world, quiet)
-        start = loop.restore()
-        with tracking("pretrain", folder.path / "logs", start.resumed_from, quiet) as trackers:
-            outcome = loop.run([*trackers, meter])
+        loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter])
+        loop.restore()
+        outcome = loop.run()
     _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag())
 
 
 def _loop(
-    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, world: World, quiet: bool
-) -> tuple[Loop, Prepared]:
-    """Prepare the text, the leader first, and set up the loop over it."""
+    recipe: PretrainRecipe, objective: Objective, folder: RunFolder, world: World, quiet: bool,
+    reporting: Sequence[Callback] = (),
+) -> tuple[Loop, Prepared]:  # fmt: skip
+    """Prepare the text, rank 0 first, and set up the training loop with its callbacks and those that report."""
     with world.main_first():
-        prepared = prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet)
+        # Rank 0 comes first and verifies the shards for all.
+        prepared = prepare(
+            recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet, verify=world.is_main
+        )
     require_same_tokens(recipe, prepared.tokenizer)
     vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
     vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
     module = build_model(recipe, vocabulary, objective)
     if recipe.warm_start is not None:
-        home = mixture.prepared_in(recipe.corpus) or folder.path / "prepared"
+        vectors_folder = mixture.prepared_in(recipe.corpus) or folder.path / "prepared"
         with world.main_first():
-            warm_start(recipe.warm_start, module, objective, prepared, home)
+            warm_start(recipe.warm_start, module, objective, prepared, vectors_folder)
     learner, phases = _phases(recipe, prepared, vocabulary, objective, module)
-    loop = Loop(
-        learner,
-        recipe.training,
-        batch_size=phases[0].batch_size,
-        seed=recipe.seed,
-        folder=folder.path,
-        fingerprint=folder.fingerprint,
-        flops_per_token=phases[0].flops_per_token,
-        later=phases[1:],
-        world=world,
-    )
-    return loop, prepared
+    info = RunInfo(folder.path, folder.fingerprint, recipe.seed)
+    callbacks = [*default_callbacks(recipe.training), *reporting]
+    return Loop(learner, recipe.training, info, phases, callbacks=callbacks, world=world), prepared
 
 
 def _publish(
     recipe: PretrainRecipe, objective: Objective, folder: RunFolder, prepared: Prepared, loop: Loop,
     outcome: TrainResult, tag: PriceTag,
 ) -> None:  # fmt: skip
-    """Write the networks, their tokenizer and the card into the folder."""
+    """Write the networks, their tokenizer and the model card to the output folder."""
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
-    parts = objective.parts(module.model)
-    longest = longest_row(recipe, prepared.tokenizer)
-    facts: dict[str, Any] = {
-        "recipe": folder.recipe,
-        "seed": recipe.seed,
-        "parents": prepared.parents | _networks(recipe),
-        "data": prepared.facts,
-        "progress": {"steps": progress.step, "tokens": progress.tokens, **_epochs(loop, prepared)},
-        "metrics": {"validation": outcome.validation, "unigram_entropy": prepared.unigram_entropy},
-        "parameters": sum(p.numel() for p in parts[""].parameters()),
-        "architecture": type(parts[""]).__name__,
-        "cost": replace(tag, tokens=progress.tokens, flops=progress.flops).to_dict(),
-    }
+    networks = objective.parts(module.model)
+    max_length = max_length_of(recipe, prepared.tokenizer)
+    manifest = PretrainManifest(
+        recipe=folder.recipe,
+        seed=recipe.seed,
+        parents=prepared.parents | _checkpoints(recipe),
+        data=PretrainData.model_validate(prepared.facts),
+        progress=PretrainProgress(steps=progress.step, tokens=progress.tokens, **_epochs(loop, prepared)),
+        metrics=PretrainMetrics(validation=outcome.validation, unigram_entropy=prepared.unigram_entropy),
+        parameters=sum(p.numel() for p in networks[""].parameters()),
+        architecture=type(networks[""]).__name__,
+        cost=replace(tag, tokens=progress.tokens, flops=progress.flops),
+    )
     size = 4 * sum(p.numel() for p in module.parameters())
-    with artifact.published(folder.path, "checkpoint of pretrain", size_hint=size, **facts) as staging:
-        for name, model in parts.items():
-            model.save_pretrained(str(staging / name))
-            tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(model), longest)
-        (staging / "README.md").write_text(card.pretrained(facts), encoding="utf-8")
+    with artifact.published(folder.path, PretrainManifest.KIND, size_hint=size, **manifest.to_dict()) as staging:
+        for name, network in networks.items():
+            network.save_pretrained(str(staging / name))
+            tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(network), max_length)
+        (staging / "README.md").write_text(card.pretrained(manifest), encoding="utf-8")
 
 
 def _inputs(recipe: PretrainRecipe) -> dict[str, str]:
-    """Name what is read by its content."""
-    # A checkpoint's own tokenizer is named with it, unless another is made of it.
-    ready = tokenizer_of(recipe).path if recipe.tokenizer.extend else recipe.tokenizer.path
-    found = _networks(recipe) | _identities(tokenizer=ready)
+    """Return the content hash of everything that the run reads, by name."""
+    settings = recipe.tokenizer
+    path = settings.path if settings is not None else None
+    if settings is not None and settings.extend is not None:
+        # Otherwise the hash of a checkpoint covers its tokenizer.
+        path = tokenizer_of(recipe).path
+    identities = _checkpoints(recipe) | _identities(tokenizer=path)
     parts = mixture.parts_of(recipe.corpus)
-    return {name: identity[:16] for name, identity in found.items()} | {
-        f"corpus {name}".strip(): fingerprint(readers.sources(part)) for name, part in parts.items()
+    return {name: identity[:16] for name, identity in identities.items()} | {
+        f"corpus {name}".strip(): fingerprint(mixture.sources(part)) for name, part in parts.items()
     }
 
 
-def _networks(recipe: PretrainRecipe) -> dict[str, str]:
-    """Name the checkpoint that a run starts from and the teacher that it learns from, where it does, by content."""
+def _checkpoints(recipe: PretrainRecipe) -> dict[str, str]:
+    """Return the content hashes of the checkpoint that a run starts from and of its teacher, if it has them."""
     section = recipe.backbone
     start = section.path if isinstance(section, Checkpoint.Config) else None
     return _identities(checkpoint=start, teacher=getattr(recipe.objective, "teacher", None))
 
 
 def _identities(**folders: Path | None) -> dict[str, str]:
-    """Name folders by their content, those that are there."""
+    """Return the content hashes of the folders that exist."""
     return {name: artifact.identity(path) for name, path in folders.items() if path is not None and path.is_dir()}
 
 
 def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
-    """Say how often the text was read, and that of each corpus where there are several."""
+    """Return the number of epochs, and that of each corpus if there are several."""
     samples: dict[BatchSource, int] = {}
-    for phase, taken in loop.phases.steps_of(loop.progress):
-        samples[phase.feed] = samples.get(phase.feed, 0) + taken * phase.samples
-    epochs = sum(taken / len(feed) for feed, taken in samples.items())
+    for phase, steps in loop.phases.steps_of(loop.progress):
+        samples[phase.feed] = samples.get(phase.feed, 0) + steps * phase.samples
+    epochs = sum(count / len(feed) for feed, count in samples.items())
     if len(prepared.corpora) == 1:
         return {"epochs": epochs}
-    read = [
-        [n / part.size for n, part in zip(drawn(taken, feed.parts), feed.parts, strict=True)]
-        for feed, taken in samples.items()
+    by_feed = [
+        [n / part.size for n, part in zip(drawn(count, feed.parts), feed.parts, strict=True)]
+        for feed, count in samples.items()
     ]
-    each = dict(zip([corpus.name for corpus in prepared.corpora], map(sum, zip(*read, strict=True)), strict=True))
-    return {"epochs": epochs, "epochs_of": each}
+    names = [corpus.name for corpus in prepared.corpora]
+    return {"epochs": epochs, "epochs_of": dict(zip(names, map(sum, zip(*by_feed, strict=True)), strict=True))}
 
 
 def _phases(
     recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective, module: torch.nn.Module
 ) -> tuple[PretrainLearner, list[Phase]]:
-    """Lay rows of every length over the shards; returns the learner, who is the first phase's feed, and the phases."""
+    """Return the learner, which is the feed of the first phase, and the phases, one per row length."""
 
     def rows(length: int, split: Literal["train", "validation"] = "train") -> list[CorpusRows]:
-        found: list[CorpusRows] = []
-        for one in prepared.corpora:
-            with naming(one.name):
-                packed = cut(getattr(one, split), vocabulary, objective.row_shape(length))
-            found.append(CorpusRows(one.name, one.share, packed))
-        return found
+        corpora: list[CorpusRows] = []
+        for corpus in prepared.corpora:
+            with naming(corpus.name):
+                row_source = cut(getattr(corpus, split), vocabulary, objective.row_shape(length))
+            corpora.append(CorpusRows(corpus.name, corpus.share, row_source))
+        return corpora
 
     first = recipe.training.phases[0].length
     learner = PretrainLearner(module, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
@@ -201,13 +203,12 @@ def _phases(
 
 
 def summary(folder: Path) -> str:
-    """Say in a few lines what a finished run gave and cost."""
-    facts = artifact.read_manifest(folder)
-    measured = facts["metrics"]["validation"]
-    values = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
-    progress = facts["progress"]
+    """Return a summary of a finished run in a few lines: size, held-out scores and cost."""
+    manifest = PretrainManifest.read(folder)
+    progress, metrics = manifest.progress, manifest.metrics
+    values = ", ".join(f"{name} {value:.3f}" for name, value in metrics.validation.items())
     return "\n".join([
-        f"{folder}: {facts['parameters']:,} parameters, {progress['tokens']:,} tokens, {progress['steps']:,} updates",
-        f"held-out {values} (a unigram model's loss: {facts['metrics']['unigram_entropy']:.3f})",
-        f"cost: {PriceTag.from_dict(facts['cost']).sentence()}",
+        f"{folder}: {manifest.parameters:,} parameters, {progress.tokens:,} tokens, {progress.steps:,} updates",
+        f"held-out {values} (a unigram model's loss: {metrics.unigram_entropy:.3f})",
+        f"cost: {manifest.cost.sentence()}",
     ])  # fmt: skip

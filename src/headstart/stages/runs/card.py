@@ -1,9 +1,10 @@
-"""The model card beside every artifact: what it is, what it was made from, how good it is, what it cost."""
+"""The model card of an artifact: what it is, what it was trained on, its scores and its cost."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -12,85 +13,61 @@ import transformers
 import yaml
 from transformers import PreTrainedModel
 
-from headstart.core import registry
+from headstart.core import artifact, registry
+from headstart.core.markdown import code, escape, markdown_table
 from headstart.evaluation.cost import PriceTag
+from headstart.stages.runs.manifest import BuiltCorpusData, FinetuneManifest, PretrainData, PretrainManifest
+
+_FOLDER = "path/to/this/folder"
 
 
-def input_names(model: PreTrainedModel) -> list[str]:
-    """Name the inputs that the model takes, so that the saved tokenizer gives just those."""
-    takes = inspect.signature(model.forward).parameters
-    return ["input_ids", *(name for name in ("token_type_ids", "attention_mask") if name in takes)]
-
-
-def pretrained(facts: Mapping[str, Any]) -> str:
-    """Write the card of a pre-trained checkpoint."""
-    recipe, data, metrics = facts["recipe"], facts["data"], facts["metrics"]
-    backbone, objective = recipe["backbone"], recipe["objective"]
-    validation = metrics["validation"]
-    rows = [["held-out loss (nats per prediction)", f"{validation.get('loss', float('nan')):.3f}"]]
-    rows.append(["the same for a unigram model", f"{metrics['unigram_entropy']:.3f}"])
-    if "accuracy" in validation:
-        rows.append(["held-out accuracy of predictions", f"{validation['accuracy']:.1%}"])
-    rows += [
-        [f"held-out loss on {name}", f"{validation[f'loss/{name}']:.3f}"]
-        for name in data.get("corpora", {})
-        if f"loss/{name}" in validation
-    ]
-    (auto_class, pipeline), needs = loaded_by(facts["architecture"]), _needs(facts["architecture"])
-    name = f"{backbone.get('kind', backbone['family'])}-{backbone.get('size', '')}".rstrip("-")
-    origin = f"Family {backbone['family']}"
-    if backbone.get("path"):
-        name, origin = PurePath(backbone["path"]).name, f"Trained on from `{backbone['path']}`"
-    return "\n\n".join([
-        _front(["headstart", objective["name"]], pipeline),
-        f"# {name} pre-trained by {objective['name']}",
-        f"{origin}, {facts['parameters']:,} parameters, pre-trained with Headstart on "
-        f"{facts['progress']['tokens']:,} tokens ({facts['progress']['epochs']:.2f} epochs). "
-        f"It loads in {'transformers where Headstart is installed' if needs else 'plain transformers'}.",
-        f"```python\n{needs}from transformers import {auto_class}, AutoTokenizer\n\n"
-        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
-        f'model = {auto_class}.from_pretrained("path/to/this/folder")\n```',
-        "## Measured\n\n" + table(["measure", "value"], rows),
-        "## Data\n\n" + _data(data, facts["progress"].get("epochs_of", {})),
-        "## Cost\n\n" + _cost(facts["cost"]),
-        _recipe(recipe),
-        _versions(facts),
-    ]) + "\n"  # fmt: skip
-
-
-def finetuned(facts: Mapping[str, Any]) -> str:
-    """Write the card of a fine-tuned model: its scores in the company of baselines."""
-    recipe = facts["recipe"]
-    return "\n\n".join([
-        _front(["headstart", recipe["adaptation"]["name"]], facts["pipeline"]),
-        f"# {recipe['task']['kind']} by {recipe['adaptation']['name']} from {recipe['model']}",
-        _made(facts),
-        f"```python\n{_usage(facts)}```",
-        f"## Scores on the test set ({facts['data']['test_rows']:,} rows)\n\n" + facts["table"],
-        "## Data\n\n" + table(["split", "rows", "source"], [
-            [split, f"{facts['data'][f'{split}_rows']:,}", f"`{facts['data'][f'{split}_source']}`"]
-            for split in ("train", "validation", "test")
-        ]),
-        "## Cost\n\n" + _cost(facts["cost"]),
-        _recipe(recipe),
-        _versions(facts),
-    ]) + "\n"  # fmt: skip
-
-
-def _made(facts: Mapping[str, Any]) -> str:
-    """Say how the weights came about; what trains nothing leaves them as they were."""
-    if not facts["trainable_parameters"]:
-        return "Nothing was trained: these are the weights of the checkpoint, judged by Headstart as they are."
-    return (
-        f"Fine-tuned with Headstart on {facts['data']['train_rows']:,} labelled rows; the weights here are those of "
-        f"seed {facts['seed']}, the best of the seeds on validation."
+def pretrained(manifest: PretrainManifest) -> str:
+    """Return the card of a pre-trained checkpoint."""
+    objective = manifest.recipe["objective"]["name"]
+    title, origin = _origin(manifest.recipe["backbone"])
+    auto_class, pipeline = loaded_by(manifest.architecture)
+    needs = _import_line(manifest.architecture)
+    loads = "transformers, if Headstart is installed" if needs else "plain transformers"
+    progress = manifest.progress
+    usage = (
+        f"{needs}from transformers import {auto_class}, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{_FOLDER}")\n'
+        f'model = {auto_class}.from_pretrained("{_FOLDER}")\n'
     )
+    return "\n\n".join([
+        _front(["headstart", objective], pipeline),
+        f"# {title} pre-trained by {objective}",
+        f"{origin}. It has {manifest.parameters:,} parameters and was pre-trained with Headstart on "
+        f"{progress.tokens:,} tokens ({progress.epochs:.2f} epochs). It loads with {loads}.",
+        _fenced(usage, "python"),
+        "## Scores\n\n" + markdown_table(["measure", "value"], _pretrain_scores(manifest)),
+        "## Data\n\n" + _data(manifest.data, progress.epochs_of),
+        "## Cost\n\n" + _cost(manifest.cost),
+        _recipe(manifest.recipe),
+        _versions(),
+    ]) + "\n"  # fmt: skip
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [f"| {' | '.join(header)} |", f"|{'|'.join('---' for _ in header)}|"]
-    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+def finetuned(manifest: FinetuneManifest, best_step: int | None = None, steps: int | None = None) -> str:
+    """Return the card of a fine-tuned model: its scores beside those of the baselines.
+
+    `best_step` of `steps` is the step whose weights were kept, if that is known.
+    """
+    recipe, data = manifest.recipe, manifest.data
+    adaptation = recipe["adaptation"]["name"]
+    return "\n\n".join([
+        _front(["headstart", adaptation], manifest.pipeline),
+        f"# {recipe['task']['kind']} by {adaptation} from {code(recipe['model'])}",
+        _training(manifest, best_step, steps),
+        _fenced(_usage(manifest), "python"),
+        f"## Scores on the test set ({data.test_rows:,} rows)\n\n" + manifest.table,
+        "## Data\n\n" + markdown_table(
+            ["split", "rows", "source"], [[split, f"{rows:,}", code(source)] for split, rows, source in data.splits()]
+        ),
+        "## Cost\n\n" + _cost(manifest.cost),
+        _recipe(recipe),
+        _versions(),
+    ]) + "\n"  # fmt: skip
 
 
 _HEADS = {
@@ -108,27 +85,76 @@ _HEADS = {
 
 def loaded_by(architecture: str) -> tuple[str, str | None]:
     """Return the auto class that loads an architecture with its head, and the pipeline that runs it."""
-    return next((found for ending, found in _HEADS.items() if architecture.endswith(ending)), ("AutoModel", None))
+    return next((loader for ending, loader in _HEADS.items() if architecture.endswith(ending)), ("AutoModel", None))
 
 
-def _usage(facts: Mapping[str, Any]) -> str:
-    """Return the lines that load a fine-tuned model; an adapter goes on the checkpoint that it was trained on."""
-    if facts["usage"] is not None:
-        return str(facts["usage"])
-    if facts["pipeline"] is None:
-        return 'import headstart\n\nmodel, tokenizer = headstart.load("path/to/this/folder")\n'
+def input_names(model: PreTrainedModel) -> list[str]:
+    """Return the names of the model's inputs, so that the saved tokenizer returns exactly these."""
+    parameters = inspect.signature(model.forward).parameters
+    return ["input_ids", *(name for name in ("token_type_ids", "attention_mask") if name in parameters)]
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a Markdown code block; a text with fences of its own gets a longer one."""
+    longest = max((len(fence) for fence in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}{fence}"
+
+
+def _origin(backbone: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the title of a network, and where it comes from."""
+    if backbone.get("path"):
+        return escape(PurePath(backbone["path"]).name), f"This network was continued from {code(backbone['path'])}"
+    name = f"{backbone.get('kind', backbone['family'])}-{backbone.get('size', '')}".rstrip("-")
+    return name, f"This network is of the family {backbone['family']}"
+
+
+def _pretrain_scores(manifest: PretrainManifest) -> list[list[str]]:
+    scores = manifest.metrics.validation
+    rows = [
+        ["held-out loss (nats per prediction)", f"{scores.get('loss', float('nan')):.3f}"],
+        ["held-out loss of a unigram model", f"{manifest.metrics.unigram_entropy:.3f}"],
+    ]
+    if "accuracy" in scores:
+        rows.append(["held-out accuracy of predictions", f"{scores['accuracy']:.1%}"])
+    return rows + [
+        [f"held-out loss on {name}", f"{scores[f'loss/{name}']:.3f}"]
+        for name in manifest.data.corpora
+        if f"loss/{name}" in scores
+    ]
+
+
+def _training(manifest: FinetuneManifest, best_step: int | None, steps: int | None) -> str:
+    """Describe where the weights come from."""
+    if not manifest.trainable_parameters:
+        return "Nothing was trained. These are the weights of the checkpoint, evaluated with Headstart."
+    sentences = [
+        f"Fine-tuned with Headstart on {manifest.data.train_rows:,} labeled rows.",
+        f"These are the weights of seed {manifest.seed}, which scored best on the validation rows.",
+    ]
+    if best_step and steps:
+        sentences.append(f"Best weights: step {best_step:,} of {steps:,}.")
+    return " ".join(sentences)
+
+
+def _usage(manifest: FinetuneManifest) -> str:
+    """Return the lines of Python that use a fine-tuned model; `headstart.load` opens an adapter on its checkpoint."""
+    if manifest.usage is not None:
+        return manifest.usage
+    if manifest.pipeline is None:
+        return f'import headstart\n\nmodel, tokenizer = headstart.load("{_FOLDER}")\n'
     return (
-        f"{_needs(facts['architecture'])}from transformers import pipeline\n\n"
-        f'run = pipeline("{facts["pipeline"]}", model="path/to/this/folder")\n'
+        f"{_import_line(manifest.architecture)}from transformers import pipeline\n\n"
+        f'run = pipeline("{manifest.pipeline}", model="{_FOLDER}")\n'
     )
 
 
-def _needs(architecture: str) -> str:
-    """Return the line of code without which transformers does not know a network of our own; empty for its own."""
+def _import_line(architecture: str) -> str:
+    """Return the import that registers one of Headstart's networks with transformers; empty for transformers' own."""
     if hasattr(transformers, architecture):
         return ""
     module = next(name for name in registry.NETWORKS.values() if hasattr(importlib.import_module(name), architecture))
-    return f"import {module}  # tells transformers of this network\n"
+    return f"import {module}  # registers this network with transformers\n"
 
 
 def _front(tags: Sequence[str], pipeline: str | None) -> str:
@@ -138,37 +164,40 @@ def _front(tags: Sequence[str], pipeline: str | None) -> str:
     return "---\n" + yaml.safe_dump(front, sort_keys=False) + "---"
 
 
-def _data(data: Mapping[str, Any], epochs: Mapping[str, float]) -> str:
-    rows = [
-        [split, f"{data[split]['documents']:,}", f"{data[split]['sentences']:,}", f"{data[split]['tokens']:,}"]
-        for split in ("train", "validation")
+def _data(data: PretrainData, epochs: Mapping[str, float]) -> str:
+    splits = {"train": data.train, "validation": data.validation}
+    rows = [[name, f"{c.documents:,}", f"{c.sentences:,}", f"{c.tokens:,}"] for name, c in splits.items()]
+    files = ", ".join(code(source.name) for source in data.sources)
+    built = [data.built, *(corpus.built for corpus in data.corpora.values())]
+    origin = [f"Files: {files}", *(_built_corpus(corpus) for corpus in built if corpus is not None)]
+    text = "\n\n".join([*origin, markdown_table(["split", "documents", "sentences", "tokens"], rows)])
+    if not data.corpora:
+        return text
+    corpora = [
+        [name, f"{corpus.share:.1%}", f"{corpus.train.tokens:,}", f"{epochs[name]:.2f}"]
+        for name, corpus in data.corpora.items()
     ]
-    names = ", ".join(f"`{source['name']}`" for source in data["sources"])
-    told = f"Files: {names}\n\n" + table(["split", "documents", "sentences", "tokens"], rows)
-    if "corpora" not in data:
-        return told
-    drawn = [
-        [name, f"{one['share']:.1%}", f"{one['train']['tokens']:,}", f"{epochs[name]:.2f}"]
-        for name, one in data["corpora"].items()
-    ]
-    return f"{told}\n\n" + table(["corpus", "share of what was read", "training tokens", "epochs"], drawn)
+    return f"{text}\n\n" + markdown_table(["corpus", "share of the rows read", "training tokens", "epochs"], corpora)
 
 
-def _cost(cost: Mapping[str, Any]) -> str:
-    tag = PriceTag.from_dict(dict(cost))
-    assumptions = "; ".join(f"{key}: {value}" for key, value in tag.assumptions.items())
-    return f"{tag.sentence()}.\n\nAssumed: {assumptions}."
-
-
-def _recipe(recipe: Mapping[str, Any]) -> str:
+def _built_corpus(corpus: BuiltCorpusData) -> str:
+    """Name a finished corpus, its content hash and its datasheet."""
+    datasheet = str(PurePath(corpus.folder) / "DATASHEET.md")
     return (
-        "## Recipe, every default filled in\n\n```yaml\n"
-        + yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
-        + "```"
+        f"Corpus: {escape(corpus.title)}, built by `headstart corpus build` in {code(corpus.folder)} (content hash "
+        f"{code(corpus.corpus[:16])}). Its datasheet is {code(datasheet)} (SHA-256 {code(corpus.datasheet[:16])})."
     )
 
 
-def _versions(facts: Mapping[str, Any]) -> str:
-    from headstart.core.artifact import versions
+def _cost(cost: PriceTag) -> str:
+    assumptions = "; ".join(f"{key}: {value}" for key, value in cost.assumptions.items())
+    return f"{cost.sentence()}.\n\nAssumptions: {assumptions}."
 
-    return "Made with " + ", ".join(f"{name} {number}" for name, number in versions().items()) + "."
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+    return "## Recipe\n\nEvery default is written out.\n\n" + _fenced(text, "yaml")
+
+
+def _versions() -> str:
+    return "Made with " + ", ".join(f"{name} {number}" for name, number in artifact.versions().items()) + "."

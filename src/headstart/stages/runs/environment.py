@@ -1,4 +1,4 @@
-"""What must stand in the environment before libraries load: their silence, and how the allocator keeps memory."""
+"""Environment variables that must be set before libraries load: their verbosity and the memory allocator."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ import sys
 from collections.abc import Sequence
 
 TUNABLES = "GLIBC_TUNABLES"
-"""The variable that glibc reads when a process starts, and never again. One that is set is left as it is."""
+"""The variable that glibc reads once, when a process starts. A value set by the user is kept."""
 KEEP = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.hugetlb=1"
-"""Freed memory stays with the process, in huge pages: a training step asks for the same tensors again and again, and
-by default glibc gives the large ones back each time, for the system to clear page by page (docs/lab-notes.md)."""
-_COMPUTING = ("pretrain", "finetune", "evaluate", "generate", "index", "study", "plan")
+"""The process keeps freed memory, in huge pages. A training step allocates the same tensors again and again, and by
+default glibc returns the large ones each time, so that the system clears them page by page (docs/lab-notes.md)."""
+_COMPUTING_VERBS = ("pretrain", "finetune", "evaluate", "generate", "index", "study", "plan")
 
 
 def silence(processes: int) -> None:
-    """Keep libraries from talking over what `headstart` says, unless somebody asked them to."""
+    """Reduce the log output of libraries, unless the user has set it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if processes > 1:
-        # Every process would say that it looks for parameters that a batch leaves out, which is what is meant.
+        # Every process would warn that it looks for unused parameters, which is intended.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def keep_memory(arguments: Sequence[str]) -> None:
-    """Start this process anew with the allocator's settings, if its verb computes."""
-    if next((word for word in arguments if not word.startswith("-")), "") in _COMPUTING:
+    """Restart this process with the allocator settings if its verb trains or runs a model."""
+    if next((word for word in arguments if not word.startswith("-")), "") in _COMPUTING_VERBS:
         restart()
 
 
 def restart() -> None:
-    """Start this very process anew, once, with the allocator's settings."""
+    """Replace this process by a new one with the allocator settings, unless they are set already."""
     if TUNABLES not in os.environ and _has_glibc():
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, TUNABLES: KEEP})
 
 
 def allocator() -> str:
-    """Say in words what the allocator does with freed memory in a process that trains."""
+    """Describe what the allocator does with freed memory in a process that trains."""
     if not _has_glibc():
-        return "the system's own"
+        return "the system default"
     if os.environ.get(TUNABLES, KEEP) != KEEP:
-        return f"as {TUNABLES} says: {os.environ[TUNABLES] or 'nothing'}"
-    return f"keeps freed memory, in huge pages; {TUNABLES}='' turns that off"
+        return f"set by {TUNABLES}: {os.environ[TUNABLES] or 'empty'}"
+    return f"keeps freed memory, in huge pages ({TUNABLES}='' turns this off)"
 
 
 def _has_glibc() -> bool:

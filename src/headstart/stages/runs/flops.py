@@ -1,4 +1,4 @@
-"""What a model costs per token, counted on a step of its own."""
+"""FLOPs per token of a model, counted on one training step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headstart.core.data import Batch
 
 
 def flops_per_token(module: torch.nn.Module, batch: Batch, tokens: int) -> float:
-    """Return the floating-point operations per token of one training step, forwards and backwards.
+    """Return the floating-point operations per token of one training step, forward and backward.
 
-    torch's own counter sees the products of matrices that really take place: an output head on the masked positions
-    alone, ALBERT's shared layer as often as it runs, a generator beside a discriminator, no backward pass through what
-    is frozen. Gradients are left as they were found: unset.
+    torch's counter sees the matrix products that are actually computed: an output head on the masked positions only,
+    ALBERT's shared layer as often as it runs, a generator beside a discriminator, no backward pass through frozen
+    layers. Gradients are unset before and after.
     """
     device = next(module.parameters()).device
     with FlopCounterMode(display=False) as counter:

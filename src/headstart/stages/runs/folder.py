@@ -1,10 +1,12 @@
-"""The folder of one run: whose it is, whether it is finished, and what may be done with it."""
+"""The output folder of one run: which recipe it belongs to, how far the run is, and who may write to it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 import yaml
@@ -12,113 +14,156 @@ from pydantic import BaseModel
 
 from headstart.core import artifact, config, renames
 from headstart.core.errors import ArtifactError, RecipeError
-from headstart.core.lock import FolderLock
+from headstart.core.lock import LOCK, FolderLock
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
 _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
-"""Sections that do not change what is computed: another folder, price or machine, or other words about it."""
-_NOT_IDENTITY_OF_TRAINING = ("dataloader_num_workers", "parallel", "save_interval_minutes", "save_total_limit")
-"""Settings of training that decide who computes and how often it is saved, so that a run may go on with others."""
+"""Sections that do not change the result: the output folder, prices, the machine, descriptions."""
+_NOT_IDENTITY_OF_TRAINING = (
+    "dataloader_num_workers", "parallel", "report_to", "save_interval_minutes", "save_total_limit",
+)  # fmt: skip
+"""Training settings that do not change the result, so a run may be resumed with other values."""
+
+Status = Literal["new", "unfinished", "finished"]
 
 
 class RunFolder:
-    """An output folder claimed for one filled recipe."""
+    """The output folder of one filled recipe, locked while the run is in progress.
+
+        with RunFolder(recipe.output, recipe, inputs) as folder:
+            if folder.status != "finished":
+                train(folder.path)
+
+    Entering the block refuses a folder that belongs to another recipe, is being written by another process, or
+    contains other files. The lock is released, and its file removed, when the block ends.
+    """
+
+    status: Status
+    """How far the run is; known once the block is entered."""
 
     def __init__(
         self, path: Path, recipe: BaseModel, inputs: Mapping[str, str] | None = None, writes: bool = True
     ) -> None:
-        """Claim the folder, or refuse it if another recipe's run, another process, or anything else is there.
+        """Describe the run; nothing is read or written yet.
 
-        `inputs` names what the recipe reads by the hash of its content: a run is not gone on with, nor called
-        finished, once the text or the checkpoint behind the same path is another. Of several processes that train
-        together one `writes`.
+        Args:
+            path: the output folder.
+            recipe: the filled recipe.
+            inputs: the content hash of everything that the recipe reads, by name. A run is neither resumed nor
+                considered finished if the text or the checkpoint behind the same path has changed.
+            writes: False for the processes of a distributed run that only read the folder.
         """
-        self.path, self.kind = path, type(recipe)
+        self.path, self.kind, self.writes = path, type(recipe), writes
         self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
         self.fingerprint = config.fingerprint([renames.original(identity_of(self.recipe)), self.inputs])
-        self.status = self._look()
-        if writes and self.status != "finished":
-            self._make()
-            self.lock = FolderLock(self.path)
-            # Whoever held it until now may have begun, or finished, in between.
-            self.status = self._look()
-        if writes and self.status == "new":
-            artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
-            artifact.write_whole(self.path / RECIPE, config.to_yaml(recipe))
+        self._filled, self._lock = recipe, FolderLock(path)
 
-    def _look(self) -> Literal["new", "unfinished", "finished"]:
-        """Say how far the run has come, or refuse the folder; nothing is written."""
+    def __enter__(self) -> RunFolder:
+        self.status = self._inspect()
+        if not self.writes:
+            return self
+        if self.status == "finished":
+            self._clear_leftovers()
+            return self
+        self._make()
+        self._lock.acquire()
+        try:
+            # The previous holder of the lock may have started or finished the run in the meantime.
+            self.status = self._inspect()
+            if self.status == "new":
+                artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
+                artifact.write_whole(self.path / RECIPE, config.to_yaml(self._filled))
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def _inspect(self) -> Status:
+        """Return how far the run is, or refuse the folder; nothing is written."""
         if self.path.exists() and not self.path.is_dir():
             raise ArtifactError(
                 f"output is {self.path}, which is a file", allowed="It must be a folder", do="Choose another output"
             )
         recipe_path = self.path / RECIPE
         if recipe_path.is_file():
-            before = self._before(recipe_path)
-            same = identity_of(before) == identity_of(self.recipe)
-            if same and self._inputs_before() == self.inputs:
+            previous = self._previous_recipe(recipe_path)
+            same = identity_of(previous) == identity_of(self.recipe)
+            if same and self._previous_inputs() == self.inputs:
                 return "finished" if artifact.is_complete(self.path) else "unfinished"
-            if self._holds_no_work():
+            if self._has_no_work():
                 return "new"
-            raise self._other_inputs() if same else self._other_recipe(before)
-        # A claim writes the inputs before the recipe.
+            raise self._other_inputs() if same else self._other_recipe(previous)
+        # The inputs are written before the recipe, so a killed process may leave them alone.
         if self.path.is_dir() and any(not e.name.startswith(".") and e.name != INPUTS for e in self.path.iterdir()):
             raise ArtifactError(
-                f"{self.path} holds files that are no run of Headstart's",
-                allowed="An output is new, empty, or a run's own",
+                f"{self.path} contains files that do not belong to a Headstart run",
+                allowed="An output folder is new, empty, or the folder of the same run",
                 do="Choose another output",
             )
         return "new"
 
-    def _inputs_before(self) -> Any:
+    def _previous_inputs(self) -> Any:
         try:
             return json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
-    def _other_recipe(self, before: dict[str, Any]) -> ArtifactError:
-        changed = ", ".join(_differences(identity_of(before), identity_of(self.recipe))[:4])
+    def _other_recipe(self, previous: dict[str, Any]) -> ArtifactError:
+        changed = ", ".join(_differences(identity_of(previous), identity_of(self.recipe))[:4])
         return ArtifactError(
-            f"{self.path} holds a run of another recipe, with other values for {changed}",
-            allowed="An output belongs to one recipe",
+            f"{self.path} contains a run of another recipe, which differs in {changed}",
+            allowed="An output folder belongs to one recipe",
             do="Choose another output, or delete that folder",
         )
 
     def _other_inputs(self) -> ArtifactError:
-        before = self._inputs_before()
-        known = before if isinstance(before, dict) else {}
+        previous = self._previous_inputs()
+        known = previous if isinstance(previous, dict) else {}
         changed = [name for name, content in self.inputs.items() if known.get(name) != content]
         return ArtifactError(
-            f"{self.path} was begun by this recipe with another {' and another '.join(changed) or 'input'}",
-            allowed="A run reads the same from its beginning to its end",
+            f"{self.path} was started with this recipe, but the content of {' and '.join(changed) or 'its inputs'} "
+            "has changed since",
+            allowed="A run reads the same inputs from start to end",
             do="Choose another output, or delete that folder",
         )
 
-    def _holds_no_work(self) -> bool:
-        """Say whether a recipe failed here before it began, so that a mended one may take its place."""
-        there = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        return there <= {RECIPE, INPUTS, "cost.json", "prepared"}
+    def _has_no_work(self) -> bool:
+        """True if a run failed here before it computed anything, so that a corrected recipe may use the folder."""
+        present = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
+        return present <= {RECIPE, INPUTS, "cost.json", "prepared"}
 
     def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArtifactError(
-                f"output is {self.path}, and that folder cannot be made ({error.strerror})",
-                allowed="It must lie where you may write",
+                f"output is {self.path}, and that folder cannot be created ({error.strerror})",
+                allowed="You need write permission there",
                 do="Choose another output",
             ) from error
 
-    def _before(self, recipe_path: Path) -> dict[str, Any]:
-        """Return the recipe that lies there, with the defaults of settings that are newer than it."""
+    def _clear_leftovers(self) -> None:
+        """Remove the lock file and the staging folder of a process that was killed just after it finished the run."""
+        if (self.path / LOCK).exists():
+            # Another process may still be publishing, or the folder may be read-only: then everything stays.
+            with suppress(ArtifactError, OSError), self._lock:
+                artifact.discard_staging(self.path)
+
+    def _previous_recipe(self, recipe_path: Path) -> dict[str, Any]:
+        """Return the recipe in the folder, with defaults for settings that did not exist when it was written."""
         try:
             raw = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
             raw = None
         if not isinstance(raw, dict):
             raise ArtifactError(
-                f"{recipe_path} is no recipe that can be read",
-                allowed="An output is new, empty, or a run's own",
+                f"{recipe_path} cannot be read as a recipe",
+                allowed="An output folder is new, empty, or the folder of the same run",
                 do="Choose another output, or restore that file",
             )
         try:
@@ -128,7 +173,7 @@ class RunFolder:
 
 
 def identity_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a filled recipe decides its result: no place, no price, nothing of who computes."""
+    """Return the part of a filled recipe that determines its result, without output folder, prices and machine."""
     kept = {key: value for key, value in recipe.items() if key not in _NOT_IDENTITY}
     if isinstance(kept.get("training"), dict):
         training = kept["training"].items()
@@ -137,11 +182,11 @@ def identity_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """List the dotted keys at which two values differ."""
+    """Return the dotted keys at which two values differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         return [
-            d
+            difference
             for key in dict.fromkeys([*a, *b])
-            for d in _differences(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
+            for difference in _differences(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
         ]
     return [] if a == b else [path]

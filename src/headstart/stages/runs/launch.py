@@ -1,4 +1,4 @@
-"""Several processes on this machine that train together, started, watched and restarted by torch's elastic agent."""
+"""Data-parallel training on one machine: processes started, watched and restarted by torch's elastic agent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from headstart.core import artifact
 from headstart.core.processes import cores
 
 LAUNCHED = "HEADSTART_LAUNCHED"
-"""Set for the processes that are started here. Asked to stop, they leave with 0: any other code starts them again."""
-GO_ON = 75
-"""The code that says "stopped, and the same command goes on" (EX_TEMPFAIL of sysexits.h)."""
-_FAREWELL_SECONDS = 300
-"""How long processes may take to save once they are asked to stop."""
+"""Set for the processes started here. Asked to stop, they exit with code 0: any other code would restart them."""
+RESUMABLE = 75
+"""Exit code of a run that was interrupted and that the same command resumes (EX_TEMPFAIL of sysexits.h)."""
+_SHUTDOWN_SECONDS = 300
+"""How long processes may take to save a checkpoint after they are asked to stop."""
 
 
 def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 0) -> int:
-    """Run `headstart` with some arguments in several processes; returns the code to leave with.
+    """Run `headstart` with the given arguments in several processes and return the exit code.
 
-    A process that dies takes the others down, and all start again from the last checkpoint, `restarts` times at most.
+    If one process dies, the others are stopped and all restart from the last checkpoint, at most `restarts` times.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -30,9 +30,9 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
 
     os.environ[LAUNCHED] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
-    # On gloo, a restart over the agent's own store hung in about half of the tries (cf. pytorch#135712).
+    # On gloo, restarts through the agent's own store hung in about half of the attempts (cf. pytorch#135712).
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_FAREWELL_SECONDS))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -46,8 +46,8 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
     try:
         elastic_launch(settings, sys.executable)("-u", "-m", "headstart", *arguments)
     except SignalException:
-        return GO_ON
+        return RESUMABLE
     except ChildFailedError as failed:
         code = failed.get_first_failure()[1].exitcode
         return code if code > 0 else 1
-    return 0 if artifact.is_complete(output) else GO_ON
+    return 0 if artifact.is_complete(output) else RESUMABLE

@@ -1,4 +1,4 @@
-"""The price tag of a run that may be killed: written down as it grows, and gone on with."""
+"""A cost meter whose price tag is saved while a run is in progress and continued when it resumes."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from headstart.core import artifact
 from headstart.evaluation.cost import CostConfig, Meter, PriceTag
+from headstart.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from headstart.training.loop import Loop
 
 _INTERVAL_SECONDS = 15.0
 
 
-class RecordedMeter(Meter):
-    """A meter that starts from `cost.json` of an earlier attempt and, as a tracker, keeps it up to date.
+class RecordedMeter(Meter, Callback):
+    """A meter that starts from the `cost.json` of earlier attempts and, as a callback, keeps it up to date.
 
-    Work that a crash undid was paid all the same, so it stays in the tag.
+    Work that was lost in a crash has been paid for, so it stays in the price tag.
     """
 
     def __init__(self, path: Path, config: CostConfig, energy: bool = True) -> None:
-        """Read what earlier attempts cost, if any."""
+        """Read the cost of earlier attempts, if any."""
         self.path = path
         self.written = time.monotonic()
         super().__init__(_read(path), config, energy)
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the tag down every quarter of a minute."""
+    def on_log(self, loop: Loop, values: Mapping[str, float]) -> None:
+        """Save the price tag if it is due."""
+        self.write_if_due()
+
+    def write_if_due(self) -> None:
+        """Save the price tag if the last time was 15 seconds ago or more."""
         if time.monotonic() - self.written >= _INTERVAL_SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Write the tag as it stands, whole or not at all."""
+        """Save the current price tag atomically."""
         self.written = time.monotonic()
         artifact.write_whole(self.path, json.dumps(self.tag().to_dict(), indent=2) + "\n")
-
-    def close(self) -> None:
-        """Nothing to finish: the end of the `with` block writes the last state."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the clock and write the last state, after an exception too."""
+        """Stop the clock and save the final price tag, also after an exception."""
         super().__exit__(kind, error, trace)
         if self.path.parent.is_dir():
             self.write()

@@ -1,1 +1,1 @@
-"""`headstart index` and `headstart search`: passages by meaning."""
+"""`headstart index` and `headstart search`: semantic search over passages."""

@@ -1,4 +1,4 @@
-"""Questions to an index: the passages whose vectors are nearest to the question's."""
+"""Search an index: the passages whose vectors are nearest to that of a question."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
-from headstart.stages.search.embedder import Embedder
-from headstart.stages.search.index import KIND, PASSAGES, VECTORS, graph_library
+from headstart.stages.search.graph import KIND, PASSAGES, VECTORS, open_graph
 
 _WIDTH = 100
 
@@ -22,38 +21,42 @@ class Searcher:
     """An open index: its model in memory, its vectors mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Verify the folder, and that this model embedded its passages; `seconds` says how long that took."""
+        """Verify the folder and its model, and load both; `seconds` is the time that this takes."""
         started = time.perf_counter()
         manifest = artifact.verify(folder)
         if manifest["kind"] != KIND:
             raise ArtifactError(
-                f"{folder} is a {manifest['kind']}",
-                allowed="search takes the output of `headstart index`",
-                do="Build one by `headstart index`",
+                f"{folder} is a {manifest['kind']}, not a search index",
+                allowed="`headstart search` takes the output of `headstart index`",
+                do="Build an index with `headstart index`",
             )
         facts = manifest["index"]
         model = Path(facts["recipe"]["model"])
+        # Imported here: torch and transformers take seconds, and a wrong folder is refused without them.
+        from headstart.stages.search.embedder import Embedder
+
         self.embedder = Embedder(model, facts["recipe"]["precision"])
         if artifact.identity(model) != facts["parents"]["model"]:
             raise ArtifactError(
                 f"{model} is not the model that embedded the passages of {folder}",
-                allowed="Questions and passages are embedded by one model",
+                allowed="Questions and passages must be embedded by the same model",
                 do="Restore that model, or build the index again",
             )
-        self.graph = graph_library().Index.restore(str(folder / VECTORS), view=True)
-        # The file does not keep how widely it is to be searched.
-        self.graph.expansion_search = facts["recipe"]["graph"]["expansion_search"]
-        self.passages = pq.read_table(folder / PASSAGES, memory_map=True)
-        self.embedder.vectors(["a question"])  # The first pass sets up what later ones use.
+        self.graph = open_graph(folder / VECTORS, facts["recipe"]["graph"]["expansion_search"])
+        # `pq.read_table` and `Table.take` would import pandas, which takes 0.7 s.
+        self.passages = pq.ParquetFile(folder / PASSAGES, memory_map=True).read()
+        self.embedder.vectors(["a question"])  # Warm up: the first forward pass is slower than later ones.
         self.seconds = time.perf_counter() - started
 
     def ask(self, question: str, count: int = 5) -> dict[str, Any]:
-        """Return the nearest passages, the best first, each with its cosine, and the milliseconds it took."""
+        """Return the nearest passages, the best first, each with its cosine, and the milliseconds that this took."""
         started = time.perf_counter()
         matches = self.graph.search(self.embedder.vectors([question])[0], count)
-        rows = self.passages.take(matches.keys.astype("int64")).to_pylist()
-        found = [{"score": 1 - float(distance), **row} for distance, row in zip(matches.distances, rows, strict=True)]
-        return {"question": question, "milliseconds": 1000 * (time.perf_counter() - started), "passages": found}
+        rows = [self.passages.slice(key, 1).to_pylist()[0] for key in matches.keys.tolist()]
+        passages = [
+            {"score": 1 - float(distance), **row} for distance, row in zip(matches.distances, rows, strict=True)
+        ]
+        return {"question": question, "milliseconds": 1000 * (time.perf_counter() - started), "passages": passages}
 
 
 def run(folder: Path, questions: Sequence[str], count: int = 5) -> list[dict[str, Any]]:
@@ -63,7 +66,7 @@ def run(folder: Path, questions: Sequence[str], count: int = 5) -> list[dict[str
 
 
 def render(answer: dict[str, Any]) -> str:
-    """Say what was found in lines."""
+    """Format an answer as text."""
     lines = []
     for passage in answer["passages"]:
         lines.append(f"{passage['score']:.3f}  {passage['place']}")

@@ -1,90 +1,93 @@
-"""How many seeds and test examples a difference of a given size needs, from the variance that a study has seen."""
+"""Show how many seeds and test examples a difference of a given size needs, from the variance that a study measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 
 from headstart.core.errors import DataError
+from headstart.evaluation.comparison import Comparison, compare
 from headstart.evaluation.metrics import about
-from headstart.studies.judge.comparison import Comparison, compare, pair
-from headstart.studies.judge.power import WANTED, Spread, power, seeds_needed, smallest_difference
+from headstart.studies.judge.pairing import pair
+from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed, smallest_difference
 from headstart.studies.study import StudyState
 
 _SEEDS = (3, 5, 8, 12, 20)
-_MORE_EXAMPLES = (1, 2, 4)
+_EXAMPLE_FACTORS = (1, 2, 4)
 
 
-def run(standing: StudyState, difference: float | None) -> str:
-    """Return a table of power over seeds and examples, and the numbers that reach four in five.
+def run(state: StudyState, difference: float | None) -> str:
+    """Return a table of power over seeds and examples, and the number of seeds that reaches a power of 0.8.
 
-    `difference` is in the points of the table; without it, the smallest one that is found four times in five is told.
+    `difference` is in the points of the table. Without it, the table shows the smallest difference that is confirmed
+    with a power of 0.8.
     """
-    seen = _seen(standing)
+    comparisons = _comparisons(state)
     spread = Spread(
-        median(c.sd for c in seen if c.sd is not None), median(c.examples_error for c in seen),
-        median(c.residual for c in seen), 1,
-        max(1, len(standing.study.claims)),
-    )  # fmt: skip
-    scale, places, examples = _scale(standing)
+        median(item.sd for item in comparisons if item.sd is not None),
+        median(item.examples_error for item in comparisons),
+        median(item.residual for item in comparisons),
+        claims=max(1, len(state.study.claims)),
+    )
+    scale, decimals, examples = _scale(state)
     lines = [
-        f"Seen in {len(seen)} comparisons with {standing.study.reference}, medians: the difference between paired runs "
-        f"varies by {scale * spread.sd:.{places + 1}f} points over seeds,",
-        f"and the choice of {examples:,} test examples by {scale * spread.examples_error:.{places + 1}f}. "
+        f"Medians over {len(comparisons)} comparisons with {state.study.reference}: the paired difference has a "
+        f"standard deviation of {scale * spread.sd:.{decimals + 1}f} points over seeds,",
+        f"and a standard error of {scale * spread.examples_error:.{decimals + 1}f} points from the choice of "
+        f"{examples:,} test examples.",
         f"{spread.claims} claim{'s are' if spread.claims > 1 else ' is'} tested together, each in one context.",
     ]
     if difference is None:
-        lines.append(f"The smallest true difference that is confirmed in {WANTED:.0%} of studies, in points:")
-        lines += _grid(
-            examples, lambda seeds, more: _points(smallest_difference(spread.with_examples(more), seeds), scale, places)
-        )
-        return "\n".join(lines)
-    lines.append(f"The chance that a true difference of {difference:g} points is confirmed:")
+        lines.append(f"The smallest true difference that is confirmed with a power of {TARGET:g}, in points:")
+        return "\n".join(lines + _grid(
+            examples,
+            lambda seeds, factor: _points(smallest_difference(spread.with_examples(factor), seeds), scale, decimals),
+        ))  # fmt: skip
+    lines.append(f"The power to confirm a true difference of {difference:g} points:")
     size = difference / scale
-    lines += _grid(examples, lambda seeds, more: f"{power(size, spread.with_examples(more), seeds):.0%}")
-    for more in _MORE_EXAMPLES:
-        needed = seeds_needed(size, spread.with_examples(more))
-        told = "no number of seeds in reach" if needed is None else f"{needed} seeds"
-        lines.append(f"{WANTED:.0%} with {more * examples:,} test examples takes {told}.")
+    lines += _grid(examples, lambda seeds, factor: f"{power(size, spread.with_examples(factor), seeds):.0%}")
+    for factor in _EXAMPLE_FACTORS:
+        needed = seeds_needed(size, spread.with_examples(factor))
+        seeds = f"more than {MOST_SEEDS} seeds" if needed is None else f"{needed} seeds"
+        lines.append(f"A power of {TARGET:g} with {factor * examples:,} test examples takes {seeds}.")
     return "\n".join(lines)
 
 
-def _seen(standing: StudyState) -> list[Comparison]:
-    """Return every row's comparison with the reference of its context, of two seeds or more."""
-    results, found = standing.results, []
-    standing.resamples.prepare(results)
-    for context in results.contexts:
-        reference = next((s for s in results.systems if s.name == standing.study.reference), None)
-        if reference is None:
-            continue
-        theirs = results.of(reference, context)
+def _comparisons(state: StudyState) -> list[Comparison]:
+    """Return every system's comparison with the reference of its context that has two seeds or more."""
+    results, comparisons = state.results, []
+    state.resamples.prepare(results)
+    references = [system for system in results.systems if system.name == state.study.reference][:1]
+    for reference, context in product(references, results.contexts):
+        reference_runs = results.of(reference, context)
         for system in results.systems:
-            ours = results.of(system, context)
-            if system != reference and ours and theirs:
-                made = pair([ours], [theirs], standing.resamples)
-                one = compare([made]) if made is not None else None
-                if one is not None and one.sd is not None:
-                    found.append(one)
-    if not found:
+            runs = results.of(system, context)
+            if system != reference and runs and reference_runs:
+                paired = pair([runs], [reference_runs], state.resamples)
+                comparison = compare([paired]) if paired is not None else None
+                if comparison is not None and comparison.sd is not None:
+                    comparisons.append(comparison)
+    if not comparisons:
         raise DataError(
-            "the study has no two finished systems with two seeds each, of which one is its reference",
+            "no system has two finished seeds in common with the study's reference",
             do="Run some cells first: `headstart study run`",
         )
-    return found
+    return comparisons
 
 
-def _scale(standing: StudyState) -> tuple[float, int, int]:
-    """Return what the table multiplies scores by, its decimals, and how many test examples there are."""
-    outcomes = [o for runs in standing.results.outcomes.values() for o in runs.values()]
-    known = about(outcomes[0].metric)
-    return known.scale, known.decimals, int(median(len(o.gold) for o in outcomes))
+def _scale(state: StudyState) -> tuple[float, int, int]:
+    """Return what the table multiplies scores by, its decimals, and the median number of test examples."""
+    cells = [cell for runs in state.results.scores.values() for cell in runs.values()]
+    known = about(cells[0].metric)
+    return known.scale, known.decimals, int(median(len(cell.gold) for cell in cells))
 
 
-def _points(difference: float | None, scale: float, places: int) -> str:
-    return "–" if difference is None else f"{scale * difference:.{places}f}"
+def _points(difference: float | None, scale: float, decimals: int) -> str:
+    return "–" if difference is None else f"{scale * difference:.{decimals}f}"
 
 
 def _grid(examples: int, value: Callable[[int, int], str]) -> list[str]:
-    head = f"{'seeds':>8}" + "".join(f"{more * examples:>12,}" for more in _MORE_EXAMPLES) + "  test examples"
-    rows = [f"{seeds:>8}" + "".join(f"{value(seeds, more):>12}" for more in _MORE_EXAMPLES) for seeds in _SEEDS]
-    return [head, *rows]
+    header = f"{'seeds':>8}" + "".join(f"{factor * examples:>12,}" for factor in _EXAMPLE_FACTORS) + "  test examples"
+    rows = [f"{seeds:>8}" + "".join(f"{value(seeds, factor):>12}" for factor in _EXAMPLE_FACTORS) for seeds in _SEEDS]
+    return [header, *rows]

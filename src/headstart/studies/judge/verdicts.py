@@ -1,171 +1,215 @@
-"""The verdict on each claim of a study: confirmed, refuted or undecided, and how many more seeds it would take."""
+"""Judge each claim of a study: confirmed, refuted or undecided, and how many more seeds would decide it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headstart.evaluation.comparison import Comparison, PairedScores, compare
 from headstart.evaluation.metrics import about
-from headstart.evaluation.significance import describe_p, holm
+from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_p
 from headstart.studies.contrast import Contrast
-from headstart.studies.definition import Claim, Study, named
+from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.comparison import Comparison, Pair, Resamples, compare, pair
-from headstart.studies.judge.power import LEVEL, Spread, power, seeds_needed
+from headstart.studies.judge.pairing import Resamples, metric_of, pair
+from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
 from headstart.studies.judge.results import CellScore, Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
+Sides = tuple[list[System], list[System]]
+Runs = list[dict[int, CellScore]]
+"""The scores of several systems in one context, each by seed."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, what was found, and the word."""
+    """A claim, the comparison it is judged by, and the verdict in one word."""
 
     claim: Claim
     word: Word
     comparison: Comparison | None
     p_value: float | None
-    """That of the word, or of the nearer one where it is undecided; corrected for all claims of the study."""
+    """One-sided, corrected for all claims of the study; the smaller direction where the claim is undecided."""
+    smallest_p: float | None
+    """The smallest corrected p-value that this many paired runs could have given."""
     seeds: int
     needed: int | None
-    """Seeds with which a difference as seen would be confirmed or refuted four times in five; None: out of reach."""
+    """Seeds with which the observed difference would be decided in four of five studies; None: out of reach."""
     power: float | None
     scale: float
-    holes: int
-    """Cells that the claim speaks of and that are missing."""
+    missing: int
+    """Missing cells that the claim covers."""
     caveat: str = ""
 
     def sentence(self) -> str:
-        """Say the verdict in a sentence."""
-        said = f"“{self.claim.statement}” is {self.word}"
+        """Return the verdict as a sentence or more."""
+        text = f"“{self.claim.statement}” is {self.word}"
         if self.comparison is None:
-            return f"{said}: {self.caveat or 'there are no finished cells to judge it by.'}"
-        found, scale = self.comparison, self.scale
+            return f"{text}: {self.caveat or 'there are no finished cells to judge it by.'}"
+        result, scale = self.comparison, self.scale
         difference, low, high = (
-            f"{scale * value:+.{1 if scale > 1 else 3}f}" for value in (found.difference, found.low, found.high)
+            f"{scale * value:+.{1 if scale > 1 else 3}f}" for value in (result.difference, result.low, result.high)
         )
-        said += (
-            f": {self.claim.contrast} by {difference} ({low} to {high}) over {found.units} paired runs, "
+        text += (
+            f": {self.claim.contrast} by {difference} ({low} to {high}) over {result.units} paired runs, "
             f"{'p unknown' if self.p_value is None else describe_p(self.p_value)} after Holm's correction"
         )
-        if found.effect is not None:
-            said += f", effect {found.effect:+.2f} standard deviations"
-        said += "."
+        if result.effect is not None:
+            text += f", effect {result.effect:+.2f} standard deviations"
+        parts = [f"{text}."]
         if self.word == "undecided":
-            said += f" {self._more()}"
-        if self.holes:
-            said += f" {self.holes} of its cells are missing."
-        return f"{said} {self.caveat}".rstrip()
+            parts += self._what_would_decide(result)
+        if self.missing:
+            parts.append(f"{self.missing} of its cells are missing.")
+        return " ".join([*parts, self.caveat]).rstrip()
 
-    def _more(self) -> str:
-        assert self.comparison is not None
-        if self.comparison.sd is None:
-            return "One run tells nothing of the spread over seeds; two or more would."
-        if self.needed is None:
-            return "No number of seeds in reach would decide it: the difference is too small, or the examples too few."
-        more = max(1, self.needed - self.seeds)
-        return f"If the difference is as it looks, about {more} more seed{'s' * (more != 1)} would decide it."
+    def _what_would_decide(self, result: Comparison) -> list[str]:
+        """Return why the claim is undecided, and what would change that."""
+        parts = []
+        if self.smallest_p is not None and self.smallest_p > LEVEL:
+            parts.append(
+                f"Undecided: {result.units} paired run{'s' * (result.units != 1)} can never reach p ≤ {LEVEL:g} "
+                f"(smallest possible p after Holm's correction is {self.smallest_p:.3g})."
+            )
+        if result.sd is None:
+            parts.append("One seed gives no spread over seeds; run two or more.")
+        elif self.needed is None:
+            parts.append(
+                "Undecided: with this effect size and test set, more seeds would not change the verdict "
+                f"(power < {TARGET:g} at {MOST_SEEDS} seeds)."
+            )
+        else:
+            more = max(1, self.needed - self.seeds)
+            seeds = f"about {more} more seed{'s' * (more != 1)}"
+            parts.append(f"If the true difference is the observed one, {seeds} would decide it.")
+        return parts
 
 
 def judge(study: Study, results: Results, resamples: Resamples) -> list[Verdict]:
-    """Judge every claim; each word has its own 5 %, and Holm's correction runs over all claims of the study."""
-    found = [_compared(study, claim, results, resamples) for claim in study.claims]
-    made = decided(study.claims, [one[0] for one in found], [one[1] for one in found], [one[2] for one in found])
-    return [replace(verdict, caveat=one[3]) for verdict, one in zip(made, found, strict=True)]
+    """Judge every claim; each direction has its own 5 %, and Holm's correction covers all claims of the study."""
+    evidence = [_evidence(study, claim, results, resamples) for claim in study.claims]
+    verdicts = decided(
+        study.claims,
+        [item.comparison for item in evidence],
+        [item.scale for item in evidence],
+        [item.missing for item in evidence],
+    )
+    return [replace(verdict, caveat=item.caveat) for verdict, item in zip(verdicts, evidence, strict=True)]
 
 
 def decided(
-    claims: Sequence[Claim], found: Sequence[Comparison | None], scales: Sequence[float], holes: Sequence[int]
+    claims: Sequence[Claim], comparisons: Sequence[Comparison | None], scales: Sequence[float], missing: Sequence[int]
 ) -> list[Verdict]:
     """Turn comparisons into verdicts."""
-    better = holm([1.0 if one is None else min(1.0, one.p_better) for one in found])
-    worse = holm([1.0 if one is None else min(1.0, one.p_worse) for one in found])
+    better = holm([1.0 if item is None else min(1.0, item.p_better) for item in comparisons])
+    worse = holm([1.0 if item is None else min(1.0, item.p_worse) for item in comparisons])
+    floors = holm([1.0 if item is None else smallest_p(item.units, sides=1) for item in comparisons])
     verdicts = []
-    for place, (claim, one) in enumerate(zip(claims, found, strict=True)):
-        word: Word = "undecided"
-        if one is not None and better[place] <= LEVEL:
-            word = "confirmed"
-        elif one is not None and worse[place] <= LEVEL:
-            word = "refuted"
-        p_value = None if one is None else min(better[place], worse[place])
-        needed, chance, seeds = None, None, 0
-        if one is not None:
-            seeds = one.units // one.groups
-            if one.sd is not None:
-                spread = Spread(one.sd, one.examples_error, one.residual, one.groups, len(claims))
-                chance = power(abs(one.difference), spread, seeds)
-                if word == "undecided":
-                    needed = seeds_needed(abs(one.difference), spread)
-        verdicts.append(Verdict(claim, word, one, p_value, seeds, needed, chance, scales[place], holes[place]))
+    for i, (claim, comparison) in enumerate(zip(claims, comparisons, strict=True)):
+        if comparison is None:
+            verdicts.append(Verdict(claim, "undecided", None, None, None, 0, None, None, scales[i], missing[i]))
+            continue
+        word: Word = "confirmed" if better[i] <= LEVEL else "refuted" if worse[i] <= LEVEL else "undecided"
+        needed = reached = None
+        if comparison.sd is not None:
+            spread = Spread(
+                comparison.sd, comparison.examples_error, comparison.residual, comparison.groups, len(claims)
+            )
+            reached = power(abs(comparison.difference), spread, comparison.seeds)
+            if word == "undecided":
+                needed = seeds_needed(abs(comparison.difference), spread)
+        verdicts.append(
+            Verdict(
+                claim, word, comparison, min(better[i], worse[i]), floors[i], comparison.seeds, needed, reached,
+                scales[i], missing[i],
+            )
+        )  # fmt: skip
     return verdicts
 
 
-def _compared(
-    study: Study, claim: Claim, results: Results, resamples: Resamples
-) -> tuple[Comparison | None, float, int, str]:
-    """Return the comparison, what the table multiplies it by, the cells that are missing, and what is to be said."""
+@dataclass(frozen=True)
+class _Evidence:
+    """What a claim is judged by."""
+
+    comparison: Comparison | None
+    scale: float
+    """By what a table multiplies the difference."""
+    missing: int
+    caveat: str
+
+
+def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples) -> _Evidence:
+    """Compare the two sides of a claim over its contexts."""
     contrast = Contrast.parse(claim.contrast)
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
-    contexts = [context for context in results.contexts if _spoken_of(study, claim, context)]
+    contexts = [context for context in results.contexts if _is_covered(study, claim, context)]
     partners = _partners(sides, contrast)
-    pairs: list[Pair] = []
-    scales: dict[float, None] = {}
-    unwrap_peft: tuple[set[str], set[str]] = set(), set()
+    pairs: list[PairedScores] = []
+    metrics: dict[Context, str] = {}
+    pretrainings: tuple[set[str], set[str]] = set(), set()
     for context in contexts:
         runs = _runs(results, partners, context)
-        made = pair(*runs, resamples, contrast.metric) if all(runs) else None
-        if made is not None:
-            pairs.append(made)
-            metric = next(iter(runs[0][0].values())).metric if contrast.metric == "score" else contrast.metric
-            scales[about(metric).scale] = None
-            for found, side in zip(unwrap_peft, runs, strict=True):
-                found.update(outcome.pretraining for one in side for outcome in one.values())
+        paired = pair(*runs, resamples, contrast.metric) if all(runs) else None
+        if paired is not None:
+            pairs.append(paired)
+            metrics[context] = metric_of(next(iter(runs[0][0].values())), contrast.metric)
+            for seen, side in zip(pretrainings, runs, strict=True):
+                seen.update(cell.pretraining for system in side for cell in system.values())
     concerned = {*sides[0], *sides[1]}
-    missing = sum(hole.cell.system in concerned and hole.cell.context in contexts for hole in results.holes)
-    if len(scales) > 1:
-        return None, 100.0, missing, "its contexts are scored in unlike units; name those of one unit by `where`."
+    missing = sum(item.cell.system in concerned and item.cell.context in contexts for item in results.missing)
+    if len({about(metric).family for metric in metrics.values()}) > 1:
+        return _Evidence(None, 100.0, missing, _unlike_kinds(metrics))
     caveat = ""
-    if unwrap_peft[0] != unwrap_peft[1] and not study.seed_pretraining:
-        caveat = "Every pre-training in it ran once; what another would bring is not counted."
-    return compare(pairs), next(iter(scales), 100.0), missing, caveat
+    if pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
+        caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
+    scale = about(next(iter(metrics.values()))).scale if metrics else 100.0
+    return _Evidence(compare(pairs), scale, missing, caveat)
 
 
-Sides = tuple[list[System], list[System]]
+def _unlike_kinds(metrics: Mapping[Context, str]) -> str:
+    """Return why no mean is formed over contexts whose metrics are of different kinds, and what to do."""
+    families: dict[str, list[str]] = {}
+    for context, metric in metrics.items():
+        families.setdefault(about(metric).family, []).append("/".join(context))
+    kinds = "; ".join(f"{family}: {', '.join(contexts)}" for family, contexts in families.items())
+    return (
+        f"no mean was formed, because its contexts are scored by metrics of different kinds ({kinds}). "
+        "Restrict the claim to contexts of one kind with `where`, or name one metric with `on mean(accuracy)`."
+    )
 
 
 def _partners(sides: Sequence[list[System]], contrast: Contrast) -> list[Sides]:
-    """Return which systems are held against which: those that differ in what the contrast names, and in nothing else.
+    """Return which systems are compared with which: those that differ only in the levels that the contrast names.
 
-    Sides of which none are so alike, as a network and an SVM, are held against each other as a whole.
+    Where no systems match in this way, such as a network and an SVM, each side is compared as a whole.
     """
-    found: list[dict[tuple[str, ...], list[System]]] = [{}, {}]
-    for side, parts, groups in zip(sides, (contrast.better, contrast.worse), found, strict=True):
+    groups: list[dict[tuple[str, ...], list[System]]] = [{}, {}]
+    for side, parts, by_rest in zip(sides, (contrast.better, contrast.worse), groups, strict=True):
         for system in side:
-            groups.setdefault(tuple(level for level in system.levels if level not in parts), []).append(system)
-    alike = [(ours, found[1][rest]) for rest, ours in found[0].items() if rest in found[1]]
-    return alike or [(sides[0], sides[1])]
+            by_rest.setdefault(tuple(level for level in system.levels if level not in parts), []).append(system)
+    matched = [(systems, groups[1][rest]) for rest, systems in groups[0].items() if rest in groups[1]]
+    return matched or [(sides[0], sides[1])]
 
 
-def _runs(
-    results: Results, partners: Sequence[Sides], context: Context
-) -> tuple[list[dict[int, CellScore]], list[dict[int, CellScore]]]:
-    """Return the runs of both sides in a context: of partners that are all there, so that like is held against like.
+def _runs(results: Results, partners: Sequence[Sides], context: Context) -> tuple[Runs, Runs]:
+    """Return the runs of both sides in a context, of partners that are complete, so that both sides stay comparable.
 
-    A system that was left out of the grid here, or that does not suit these rows, is not waited for.
+    A system that the grid leaves out here, or that does not apply to these rows, is not waited for.
     """
-    awaited = {hole.cell.system for hole in results.holes if hole.cell.context == context}
-    kept: tuple[list[dict[int, CellScore]], list[dict[int, CellScore]]] = ([], [])
+    awaited = {item.cell.system for item in results.missing if item.cell.context == context}
+    kept: tuple[Runs, Runs] = ([], [])
     for sides in partners:
-        there = [[system for system in side if results.of(system, context) or system in awaited] for side in sides]
-        runs = [[results.of(system, context) for system in side] for side in there]
-        if all(there) and all(one for side in runs for one in side):
-            for place, side in enumerate(runs):
-                kept[place].extend(side)
+        present = [[system for system in side if results.of(system, context) or system in awaited] for side in sides]
+        runs = [[results.of(system, context) for system in side] for side in present]
+        if all(present) and all(system for side in runs for system in side):
+            for kept_side, side in zip(kept, runs, strict=True):
+                kept_side.extend(side)
     return kept
 
 
-def _spoken_of(study: Study, claim: Claim, context: Context) -> bool:
+def _is_covered(study: Study, claim: Claim, context: Context) -> bool:
+    """Return whether a claim's `where` covers a context."""
     axes = [axis for axis in study.axes if axis not in study.compare]
     levels = dict(zip(axes, context, strict=True))
-    return all(levels.get(axis) in named(wanted) for axis, wanted in claim.where.items() if axis in levels)
+    return all(levels.get(axis) in level_names(selected) for axis, selected in claim.where.items() if axis in levels)

@@ -1,1 +1,1 @@
-"""Show a study: terminal, tables, charts and the report."""
+"""Show a study: terminal, tables, pictures and the report."""

@@ -1,4 +1,4 @@
-"""The engine of a study: cells in an order in which parents come first, each once, retried and recorded."""
+"""Run the cells of a study: parents first, each once, failures retried and recorded."""
 
 from __future__ import annotations
 
@@ -10,133 +10,155 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import artifact
-from headstart.studies.graph import FAILURES, Graph, Node, home, is_finished
-from headstart.studies.run.jobs import RESULT, order
+from headstart.stages.finetune.result import RESULT
+from headstart.studies.graph import FAILURES, Graph, Node, cell_dir, is_finished
+from headstart.studies.run.jobs import serialize_job
 from headstart.studies.run.workers import Executor
 
-Told = Callable[["RunSummary", Node, str], None]
+Notify = Callable[["RunSummary", Node, str], None]
+"""Called after every attempt with the summary so far, the node, and what happened to it."""
 
 
 @dataclass
 class RunSummary:
-    """How far a study is."""
+    """How many cells of a study are finished, and why the others are not."""
 
     total: int
     finished: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """Nodes that failed for good, with their reasons."""
+    """Nodes whose last attempt failed, with their reasons."""
     skipped: list[str] = field(default_factory=list)
-    """Nodes that need one of those."""
-    unbegun: list[str] = field(default_factory=list)
-    """Nodes for which the budget did not reach."""
+    """Nodes that depend on a failed one."""
+    not_started: list[str] = field(default_factory=list)
+    """Nodes that did not start because the budget was used up."""
 
 
 def run(
-    graph: Graph, output: Path, executor: Executor, told: Told, *, threads: int = 1, retries: int = 0,
+    graph: Graph, output: Path, executor: Executor, notify: Notify, *, threads: int = 1, retries: int = 0,
     budget_seconds: float | None = None,
 ) -> RunSummary:  # fmt: skip
-    """Perform every node whose artifact is missing; returns what was finished and what was not.
+    """Run every node whose artifact is missing; return how many are finished and why the others are not.
 
-    What an earlier run recorded as failed is tried anew. `budget_seconds` is the time of all cells of this and earlier
-    runs together, past which none is begun.
+    Nodes that failed in an earlier run are tried again. `budget_seconds` is the total time of all cells, including
+    those of earlier runs; no cell starts after it is used up.
     """
-    tally = RunSummary(len(graph.nodes))
     waiting = {name: node for name, node in graph.nodes.items() if not is_finished(output, name)}
-    tally.finished = tally.total - len(waiting)
-    done = set(graph.nodes.keys() - waiting.keys())
+    summary = RunSummary(len(graph.nodes), finished=len(graph.nodes) - len(waiting))
+    finished = set(graph.nodes.keys() - waiting.keys())
     spent = seconds_spent(graph, output) if budget_seconds else 0.0
-    attempts: dict[str, int] = {}
-    lost: dict[str, float] = {}
+    attempts = _Attempts(output, retries)
     running: set[str] = set()
     try:
         while waiting or running:
-            for name in _ready(waiting, done, executor.capacity - len(running)):
+            for name in _ready(waiting, finished, executor.capacity - len(running)):
                 if budget_seconds is not None and spent >= budget_seconds:
                     break
-                executor.submit(name, order(waiting.pop(name), output, threads))
+                executor.submit(name, serialize_job(waiting.pop(name), output, threads))
                 running.add(name)
             if not running:
                 break
             for name, answer in executor.wait():
                 running.discard(name)
-                said = json.loads(answer)
-                spent += said.get("seconds", 0.0)
-                node = graph.nodes[name]
-                if said["ended"] == "finished":
-                    done.add(name)
-                    tally.finished += 1
+                node, outcome = graph.nodes[name], json.loads(answer)
+                spent += outcome.get("seconds", 0.0)
+                if outcome["ended"] == "finished":
+                    finished.add(name)
+                    summary.finished += 1
                     failure(output, name).unlink(missing_ok=True)
-                    told(tally, node, "finished")
-                    continue
-                attempts[name] = attempts.get(name, 0) + 1
-                lost[name] = lost.get(name, _lost_seconds(output, name)) + said.get("seconds", 0.0)
-                if said["again"] and attempts[name] <= retries:
-                    told(tally, node, f"failed and is tried again: {said['reason']}")
+                    notify(summary, node, "finished")
+                elif attempts.may_retry(name, outcome):
                     waiting = {name: node, **waiting}
-                    continue
-                tally.failed[name] = said["reason"]
-                _record(output, name, {**said, "attempts": attempts[name], "seconds": lost[name]})
-                told(tally, node, f"failed for good: {said['reason']}")
-                for below in graph.descendants(name) & waiting.keys():
-                    del waiting[below]
-                    tally.skipped.append(below)
+                    notify(summary, node, f"failed and is retried: {outcome['reason']}")
+                else:
+                    attempts.record(name, outcome)
+                    summary.failed[name] = outcome["reason"]
+                    dependent = graph.descendants(name) & waiting.keys()
+                    waiting = {key: value for key, value in waiting.items() if key not in dependent}
+                    summary.skipped += dependent
+                    notify(summary, node, f"failed: {outcome['reason']}")
     finally:
         executor.close()
-    tally.unbegun = list(waiting)
-    return tally
+    summary.not_started = list(waiting)
+    return summary
 
 
-def _ready(waiting: dict[str, Node], done: set[str], room: int) -> list[str]:
-    """Return as many nodes as there is room for whose parents are all there, in the order of the graph."""
-    found: list[str] = []
+class _Attempts:
+    """Counts the failed attempts of each node and the seconds that they took."""
+
+    def __init__(self, output: Path, retries: int) -> None:
+        self.output, self.retries = output, retries
+        self.count: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+
+    def may_retry(self, name: str, outcome: dict[str, Any]) -> bool:
+        """Count a failed attempt and return True if another one is allowed and may help."""
+        self.count[name] = self.count.get(name, 0) + 1
+        before = self.seconds.get(name, _failed_seconds(self.output, name))
+        self.seconds[name] = before + outcome.get("seconds", 0.0)
+        return bool(outcome["again"]) and self.count[name] <= self.retries
+
+    def record(self, name: str, outcome: dict[str, Any]) -> None:
+        """Write why a node failed."""
+        path = failure(self.output, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {
+            **outcome,
+            "attempts": self.count[name],
+            "seconds": self.seconds[name],
+            "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        artifact.write_whole(path, json.dumps(entry, indent=2) + "\n")
+
+
+def _ready(waiting: dict[str, Node], finished: set[str], free: int) -> list[str]:
+    """Return up to `free` nodes whose parents are all finished, in the order of the graph."""
+    ready: list[str] = []
     for name, node in waiting.items():
-        if len(found) >= room:
+        if len(ready) >= free:
             break
-        if done.issuperset(node.parents):
-            found.append(name)
-    return found
+        if finished.issuperset(node.parents):
+            ready.append(name)
+    return ready
 
 
 def failure(output: Path, node: str) -> Path:
-    """Return the file that says why a node failed."""
+    """Return the path of the file that records why a node failed."""
     return output / FAILURES / f"{node}.json"
 
 
 def reason(output: Path, node: str) -> str | None:
-    """Return why a node failed, if that is on record."""
+    """Return why a node failed and after how many attempts; None if no failure is recorded."""
+    entry = _read_failure(output, node)
+    if entry is None:
+        return None
+    return f"{entry['reason']} ({entry['attempts']} attempt{'s' * (entry['attempts'] != 1)})"
+
+
+def _read_failure(output: Path, node: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(failure(output, node).read_text(encoding="utf-8"))
+        entry: dict[str, Any] = json.loads(failure(output, node).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return f"{found['reason']} ({found['attempts']} attempt{'s' * (found['attempts'] != 1)})"
+    return entry
 
 
 def seconds_spent(graph: Graph, output: Path) -> float:
-    """Return what the nodes of a study took so far: the finished ones by their price tags, and attempts that failed."""
+    """Return the seconds that the nodes of a study have taken so far, including failed attempts."""
     finished = sum(float(price(output, name).get("seconds", 0.0)) for name in graph.nodes if is_finished(output, name))
-    return finished + sum(_lost_seconds(output, name) for name in graph.nodes)
+    return finished + sum(_failed_seconds(output, name) for name in graph.nodes)
 
 
-def _lost_seconds(output: Path, node: str) -> float:
-    try:
-        return float(json.loads(failure(output, node).read_text(encoding="utf-8")).get("seconds", 0.0))
-    except (OSError, ValueError):
-        return 0.0
+def _failed_seconds(output: Path, node: str) -> float:
+    return float((_read_failure(output, node) or {}).get("seconds", 0.0))
 
 
 def price(output: Path, node: str) -> dict[str, Any]:
-    """Return the price tag of a finished node; empty where it has none."""
-    place = home(output, node)
-    manifest = artifact.read_manifest(place)
+    """Return the measured cost of a finished node; empty where none was recorded."""
+    folder = cell_dir(output, node)
+    manifest = artifact.read_manifest(folder)
     if "cost" in manifest:
         return dict(manifest["cost"])
     try:
-        return dict(json.loads((place / RESULT).read_text(encoding="utf-8")).get("cost", {}))
+        return dict(json.loads((folder / RESULT).read_text(encoding="utf-8")).get("cost", {}))
     except OSError:
         return {}
-
-
-def _record(output: Path, node: str, said: dict[str, Any]) -> None:
-    place = failure(output, node)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    artifact.write_whole(place, json.dumps({**said, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Where the cells of a study are computed: worker processes here, a Ray cluster, or Slurm through submitit."""
+"""Where the cells of a study run: worker processes on this machine, a Ray cluster, or Slurm through submitit."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import ResourceError, first_line
+from headstart.core.extras import install_command
 from headstart.core.processes import cores
 from headstart.studies.definition import Execution
 from headstart.studies.run.jobs import run_job
 from headstart.studies.run.workers import Executor, LocalWorkers, died
 
-_JOBS = "jobs"
-_LOOK_SECONDS = 0.5
-_AT_A_TIME_ON_SLURM = 100
+_JOBS_FOLDER = "jobs"
+_POLL_SECONDS = 0.5
+_SLURM_JOBS = 100
+"""How many jobs are submitted to Slurm at the same time, unless `workers` is set."""
 
 
-def executor_of(execution: Execution, output: Path, todo: int) -> Executor:
-    """Return who computes, with the cores shared out among as many cells as there are to do."""
+def build_executor(execution: Execution, output: Path, todo: int) -> Executor:
+    """Return the executor for `todo` cells; no more local workers start than there are cells."""
     if execution.on == "ray":
         return RayTasks(execution)
     if execution.on == "slurm":
@@ -30,41 +32,41 @@ def executor_of(execution: Execution, output: Path, todo: int) -> Executor:
 
 
 def local_workers(execution: Execution) -> int:
-    """Return how many worker processes run here: as many as asked for, or as the cores allow."""
+    """Return the number of worker processes on this machine: `workers`, or as many as the cores allow."""
     return execution.workers or max(1, cores() // execution.threads)
 
 
 class RayTasks:
-    """Cells as tasks of Ray, on a cluster that is there or on one that is started here; all see one file system."""
+    """Runs cells as Ray tasks, on an existing cluster or a local one; all machines share one file system."""
 
     def __init__(self, execution: Execution) -> None:
-        """Join the cluster."""
-        # Ray lets its workers yield to everything else (niceness 15); a cluster of our own has nothing else to do.
+        """Connect to the cluster, or start a local one."""
+        # By default, Ray gives its workers niceness 15, for machines that also do other work.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        self._ray = _library("ray")
-        self._own = not self._ray.is_initialized()
-        if self._own and execution.address:
+        self._ray = _import("ray")
+        self._is_owner = not self._ray.is_initialized()
+        if self._is_owner and execution.address:
             self._ray.init(address=execution.address, log_to_driver=False)
-        elif self._own:
-            asked = (execution.workers or 0) * execution.threads or None
-            self._ray.init(num_cpus=asked, include_dashboard=False, log_to_driver=False)
-        there = int(self._ray.cluster_resources().get("CPU", 1)) // execution.threads
-        self.capacity = max(1, min(there, execution.workers or there))
-        # The engine counts attempts itself, and a lost node is one.
+        elif self._is_owner:
+            cpus = (execution.workers or 0) * execution.threads or None
+            self._ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+        slots = int(self._ray.cluster_resources().get("CPU", 1)) // execution.threads
+        self.capacity = max(1, min(slots, execution.workers or slots))
+        # The engine counts attempts itself, including those that a lost node ended.
         self._task = self._ray.remote(num_cpus=execution.threads, max_retries=0)(run_job)
-        self._under_way: dict[Any, str] = {}
+        self._pending: dict[Any, str] = {}
 
-    def submit(self, key: str, order: str) -> None:
-        """Begin a task."""
-        self._under_way[self._task.remote(order)] = key
+    def submit(self, key: str, job: str) -> None:
+        """Start a task."""
+        self._pending[self._task.remote(job)] = key
 
     def wait(self) -> list[tuple[str, str]]:
-        """Return the answers that have come; a worker or node that was lost answers by its loss."""
-        ready, _ = self._ray.wait(list(self._under_way), num_returns=1)
-        more, _ = self._ray.wait(list(self._under_way), num_returns=len(self._under_way), timeout=0)
+        """Return the available answers; the answer of a lost worker or node is the error."""
+        ready, _ = self._ray.wait(list(self._pending), num_returns=1)
+        more, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
         answers = []
         for task in dict.fromkeys([*ready, *more]):
-            key = self._under_way.pop(task)
+            key = self._pending.pop(task)
             try:
                 answers.append((key, self._ray.get(task)))
             except self._ray.exceptions.RayError as error:
@@ -72,55 +74,55 @@ class RayTasks:
         return answers
 
     def close(self) -> None:
-        """Cancel what is under way, and leave a cluster that was started here."""
-        for task in self._under_way:
+        """Cancel all pending tasks, and shut down a cluster that was started here."""
+        for task in self._pending:
             self._ray.cancel(task)
-        if self._own:
+        if self._is_owner:
             self._ray.shutdown()
 
 
 class SlurmJobs:
-    """Each cell as a job of Slurm's, sent and watched by submitit; its `local` cluster runs them as processes here."""
+    """Runs each cell as a Slurm job through submitit; its `local` cluster runs them as processes on this machine."""
 
     def __init__(self, execution: Execution, output: Path) -> None:
-        """Prepare the folder through which submitit talks to its jobs."""
-        submitit = _library("submitit")
+        """Set up submitit and the folder through which it exchanges files with its jobs."""
+        submitit = _import("submitit")
         settings = dict(execution.slurm)
-        self._folder = output / _JOBS
-        self._sender = submitit.AutoExecutor(folder=str(self._folder), cluster=settings.pop("cluster", None))
-        self._sender.update_parameters(**{"cpus_per_task": execution.threads, "timeout_min": 24 * 60, **settings})
-        self.capacity = execution.workers or _AT_A_TIME_ON_SLURM
-        self._jobs: dict[str, Any] = {}
+        self._folder = output / _JOBS_FOLDER
+        self._executor = submitit.AutoExecutor(folder=str(self._folder), cluster=settings.pop("cluster", None))
+        self._executor.update_parameters(**{"cpus_per_task": execution.threads, "timeout_min": 24 * 60, **settings})
+        self.capacity = execution.workers or _SLURM_JOBS
+        self._pending: dict[str, Any] = {}
 
-    def submit(self, key: str, order: str) -> None:
-        """Send a job."""
-        self._jobs[key] = self._sender.submit(run_job, order)
+    def submit(self, key: str, job: str) -> None:
+        """Submit a job."""
+        self._pending[key] = self._executor.submit(run_job, job)
 
     def wait(self) -> list[tuple[str, str]]:
-        """Look for jobs that have ended, however they did."""
-        while not (ended := [key for key, job in self._jobs.items() if job.done()]):
-            time.sleep(_LOOK_SECONDS)
+        """Poll until jobs have ended, successfully or not, and return their answers."""
+        while not (ended := [key for key, job in self._pending.items() if job.done()]):
+            time.sleep(_POLL_SECONDS)
         answers = []
         for key in ended:
             try:
-                answers.append((key, self._jobs.pop(key).result()))
+                answers.append((key, self._pending.pop(key).result()))
             except Exception as error:
                 answers.append((key, died(first_line(error))))
         return answers
 
     def close(self) -> None:
-        """Cancel what is under way; what submitit wrote for its jobs is of no use afterwards."""
-        for job in self._jobs.values():
+        """Cancel all pending jobs and remove submitit's files."""
+        for job in self._pending.values():
             job.cancel(check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _library(name: str) -> Any:
+def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ResourceError(
-            f"execution.on asks for {name}, which is not installed",
-            allowed="A study runs in local worker processes without it",
-            do="pip install 'headstart[study]', or set execution.on=local",
+            f"execution.on needs {name}, which is not installed",
+            allowed="Without it, a study runs in local worker processes",
+            do=f"{install_command('study')}, or set execution.on=local",
         ) from error

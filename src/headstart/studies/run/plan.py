@@ -1,8 +1,7 @@
-"""The price of a study before anything is spent: its cells, what they share, and a forecast for each kind of them."""
+"""Plan a study before it runs: its cells, the work they share, and a forecast of time, energy and money."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from headstart.core import config, registry
 from headstart.core.contracts import Task
 from headstart.core.data import Examples
 from headstart.core.errors import HeadstartError
+from headstart.core.log import logger
 from headstart.evaluation.cost import CostConfig, PriceTag, forecast_tag
+from headstart.stages.finetune.data import read_data
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.stages.finetune.run import read_data
 from headstart.stages.plan import forecast
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.studies.definition import Study
@@ -27,17 +27,18 @@ from headstart.studies.run.executors import local_workers
 from headstart.studies.run.expand import build
 from headstart.training.budget import Budget
 
-_NOT_FORESEEN = "baseline", "overlap", "prepare"
-_TOKENS_A_WORD, _SPECIAL_TOKENS = 1.3, 3
-_ROWS_READ = 256
-_UNKNOWN_COST = "not foreseen"
+_NOT_TIMED = {"baseline": "seconds each", "overlap": "reads the corpus once", "prepare": "reads the corpus once"}
+"""Kinds of cells without a forecast, and the note that replaces it."""
+_TOKENS_PER_WORD, _SPECIAL_TOKENS = 1.3, 3
+_SAMPLED_ROWS = 256
+_NO_FORECAST = "no forecast"
 
 
 @dataclass
 class PlanItem:
-    """Cells of one recipe but for seed and number of labels, and what those that are not there will cost."""
+    """Cells that differ only in seed and number of training rows, and the forecast for the unfinished ones."""
 
-    what: str
+    name: str
     cells: int = 0
     todo: int = 0
     tag: PriceTag | None = None
@@ -46,94 +47,112 @@ class PlanItem:
 
 @dataclass
 class StudyPlan:
-    """What a study will do."""
+    """The cells of a study and their forecast."""
 
     study: Study
     graph: Graph
-    parts: list[PlanItem] = field(default_factory=list)
+    items: list[PlanItem] = field(default_factory=list)
 
     @property
     def tag(self) -> PriceTag | None:
-        """Return the forecast of all parts together."""
-        known = [part.tag for part in self.parts if part.tag is not None]
-        return sum(known[1:], known[0]) if known else None
+        """Return the forecast of all items together."""
+        tags = [item.tag for item in self.items if item.tag is not None]
+        return sum(tags[1:], tags[0]) if tags else None
 
     @property
-    def unforeseen(self) -> int:
-        """Return the number of cells whose cost could not be found out."""
-        return sum(part.todo for part in self.parts if part.note.startswith(_UNKNOWN_COST))
+    def without_forecast(self) -> int:
+        """Return the number of unfinished cells whose forecast failed."""
+        return sum(item.todo for item in self.items if item.note.startswith(_NO_FORECAST))
 
 
 def run(study: Study, quiet: bool = False) -> StudyPlan:
-    """List the cells of a study and forecast those that are missing, from a few steps timed on this machine.
+    """Return the cells of a study, with a forecast for the missing ones from a few steps timed on this machine.
 
-    A grid of many methods takes minutes to time, so each is named on stderr as its turn comes, unless `quiet`.
+    Timing takes minutes for a grid of many methods, so each method is logged before it is timed, unless `quiet`.
     """
     torch.set_num_threads(study.execution.threads)
-    made = StudyPlan(study, build(study))
+    plan = StudyPlan(study, build(study))
     groups: dict[str, list[Node]] = {}
-    for node in made.graph.nodes.values():
+    for node in plan.graph.nodes.values():
         groups.setdefault(_group(node), []).append(node)
     speeds: dict[str, dict[str, Any]] = {}
     for number, nodes in enumerate(groups.values(), start=1):
-        there = [node for node in nodes if is_finished(study.output, node.id)]
-        todo = [node for node in nodes if node not in there]
-        part = PlanItem(_name(nodes[0], made.graph), len(nodes), len(todo))
-        made.parts.append(part)
-        if nodes[0].kind in _NOT_FORESEEN:
-            part.note = "seconds each" if nodes[0].kind == "baseline" else "reads the corpus once"
+        kind = nodes[0].kind
+        finished = [node for node in nodes if is_finished(study.output, node.id)]
+        todo = [node for node in nodes if node not in finished]
+        item = PlanItem(_name(nodes[0], plan.graph), len(nodes), len(todo))
+        plan.items.append(item)
+        if kind in _NOT_TIMED:
+            item.note = _NOT_TIMED[kind]
         elif todo:
             if not quiet:
-                print(f"study plan: {number} of {len(groups)}, {part.what}", file=sys.stderr, flush=True)
+                logger.info(f"study plan: {number} of {len(groups)}, {item.name}")
             try:
-                if nodes[0].kind == "pretrain":
-                    part.tag = _pretraining(todo, speeds)
+                if kind == "pretrain":
+                    item.tag = _forecast_pretraining(todo, speeds)
                 else:
-                    part.tag = _finetuning(todo, _measured(study.output, there), speeds)
+                    item.tag = _forecast_finetuning(todo, _measured(study.output, finished), speeds)
             except HeadstartError as error:
-                part.note = f"{_UNKNOWN_COST}: {error}"
-    return made
+                item.note = f"{_NO_FORECAST}: {error}"
+    return plan
 
 
-def render(made: StudyPlan) -> str:
-    """Say the plan in lines."""
-    study, graph = made.study, made.graph
+def render(plan: StudyPlan) -> str:
+    """Return the plan as lines of text."""
+    return "\n".join([*_cell_lines(plan), *_forecast_lines(plan)])
+
+
+def _cell_lines(plan: StudyPlan) -> list[str]:
+    study, graph = plan.study, plan.graph
     kinds = Counter(node.kind for node in graph.nodes.values())
-    there = sum(is_finished(study.output, name) for name in graph.nodes)
-    systems, contexts = len({cell.system for cell in graph.cells}), len({cell.context for cell in graph.cells})
+    finished = sum(is_finished(study.output, name) for name in graph.nodes)
+    systems, contexts = ({getattr(cell, name) for cell in graph.cells} for name in ("system", "context"))
     lines = [
         study.question,
-        f"{'table':<12}{len(graph.cells):,} places: {systems} systems, {contexts} contexts, {study.seeds} seeds",
-        f"{'to compute':<12}{len(graph.nodes):,} cells ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}); "
-        f"{there:,} are there",
+        f"{'table':<12}{_count(len(graph.cells), 'entry', 'entries')}: {_count(len(systems), 'system')}, "
+        f"{_count(len(contexts), 'context')}, {_count(study.seeds, 'seed')}",
+        f"{'to compute':<12}{_count(len(graph.nodes), 'cell')} "
+        f"({', '.join(f'{count:,} {kind}' for kind, count in kinds.items())}); {finished:,} finished",
     ]
     for path, count in graph.absent().most_common():
-        lines.append(f"{'not there':<12}{path}, which {count:,} cells read")
+        lines.append(f"{'missing':<12}{path}, read by {_count(count, 'cell')}")
     for node, count in graph.shared():
-        lines.append(f"{'shared':<12}{_name(node, graph)} ({node.id}) serves {count:,} cells")
-    twice = len(graph.cells) - len({cell.node for cell in graph.cells})
-    if twice:
-        lines.append(f"{'shared':<12}{twice:,} places of the table are filled by cells of other places")
-    for part in made.parts:
-        told = part.note or ("there" if part.tag is None else part.tag.sentence())
-        lines.append(f"  {part.todo:>5,} of {part.cells:<5,} {part.what}: {told}")
-    if made.tag is None:
-        told = f"none: {made.unforeseen:,} cells are {_UNKNOWN_COST}" if made.unforeseen else "nothing is left to train"
-        return "\n".join([*lines, f"{'forecast':<12}{told}"])
-    uncounted = f", nor {made.unforeseen:,} cells that are {_UNKNOWN_COST}" if made.unforeseen else ""
-    lines.append(f"{'forecast':<12}{made.tag.sentence()}, baselines not counted{uncounted}")
+        lines.append(f"{'shared':<12}{_name(node, graph)} ({node.id}) serves {_count(count, 'cell')}")
+    repeated = len(graph.cells) - len({cell.node for cell in graph.cells})
+    if repeated:
+        lines.append(f"{'shared':<12}{repeated:,} entries of the table use the cell of another entry")
+    for item in plan.items:
+        text = item.note or ("finished" if item.tag is None else item.tag.sentence())
+        lines.append(f"  {item.todo:>5,} of {item.cells:<5,} {item.name}: {text}")
+    return lines
+
+
+def _forecast_lines(plan: StudyPlan) -> list[str]:
+    study, tag = plan.study, plan.tag
+    uncounted = f"{_count(plan.without_forecast, 'cell')} without a forecast"
+    if tag is None:
+        return [f"{'forecast':<12}" + (f"none: {uncounted}" if plan.without_forecast else "nothing is left to train")]
+    excluded = f" and {uncounted}" if plan.without_forecast else ""
     workers = local_workers(study.execution)
-    lines.append(f"{'':<12}about {made.tag.seconds / workers / 3600:.1f} h with {workers} workers")
+    lines = [
+        f"{'forecast':<12}{tag.sentence()}, excluding baselines{excluded}",
+        f"{'':<12}about {tag.seconds / workers / 3600:.1f} h with {_count(workers, 'worker')}",
+    ]
     if study.budget_hours is not None:
-        spent = study_engine.seconds_spent(graph, study.output) / 3600
-        short = spent + made.tag.seconds / 3600 - study.budget_hours
-        told = "is enough" if short <= 0 else f"is {short:.1f} h too little"
-        lines.append(f"{'budget':<12}{study.budget_hours:g} h of work, {spent:.1f} h of it spent, {told}")
-    lines += [f"{'assumed':<12}{key}: {value}" for key, value in made.tag.assumptions.items() if key != "speed"]
-    return "\n".join(lines)
+        spent = study_engine.seconds_spent(plan.graph, study.output) / 3600
+        missing = spent + tag.seconds / 3600 - study.budget_hours
+        text = "enough" if missing <= 0 else f"{missing:.1f} h too little"
+        lines.append(f"{'budget':<12}{study.budget_hours:g} h, {spent:.1f} h of it spent: {text}")
+    lines += [f"{'assumed':<12}{key}: {value}" for key, value in tag.assumptions.items() if key != "speed"]
+    return lines
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _group(node: Node) -> str:
+    """Return a key that cells of one kind and recipe share, whatever their seed and number of training rows."""
     recipe = {key: value for key, value in node.recipe.items() if key != "seed"}
     if node.kind in ("finetune", "baseline"):
         recipe["data"] = {key: value for key, value in recipe["data"].items() if key != "train_rows"}
@@ -143,8 +162,8 @@ def _group(node: Node) -> str:
 def _name(node: Node, graph: Graph) -> str:
     recipe = node.recipe
     if node.kind == "finetune":
-        origin = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
-        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {origin}"
+        start = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
+        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {start}"
     if node.kind == "baseline":
         return f"{recipe['baseline']} on {_short(recipe['data']['test'])}"
     if node.kind == "overlap":
@@ -156,53 +175,52 @@ def _short(path: str) -> str:
     return "/".join(str(path).split("/")[-2:])
 
 
-def _pretraining(nodes: list[Node], speeds: dict[str, dict[str, Any]]) -> PriceTag:
-    found = forecast.run(config.fill(PretrainRecipe, {**nodes[0].recipe, "output": "cell"}))
+def _forecast_pretraining(nodes: list[Node], speeds: dict[str, dict[str, Any]]) -> PriceTag:
+    """Forecast pre-trainings of one recipe, and keep the measured speed for the fine-tunings that start from them."""
+    timed = forecast.run(config.fill(PretrainRecipe, {**nodes[0].recipe, "output": "cell"}))
     for node in nodes:
-        speeds[node.id] = found
-    tag = PriceTag.from_dict(found["forecast"])
+        speeds[node.id] = timed
+    tag = PriceTag.from_dict(timed["forecast"])
     return sum([tag] * (len(nodes) - 1), tag)
 
 
-def _finetuning(
+def _forecast_finetuning(
     nodes: list[Node], measured: Mapping[int | None, PriceTag], speeds: Mapping[str, Mapping[str, Any]]
 ) -> PriceTag:
-    """Forecast cells that differ by seed and labels: a seed costs what its siblings did, the others are timed.
+    """Forecast cells that differ in seed and training rows; `measured` has the cost of finished ones by training rows.
 
-    Where labels decide how long a cell trains, the fewest and the most of them are timed, and the rest lie between.
+    Where the number of rows decides how long a cell trains, the smallest and the largest are timed, and the others are
+    interpolated.
     """
     recipe, tags = nodes[0].recipe, dict(measured)
-    missing = list(dict.fromkeys(_labels(node) for node in nodes if _labels(node) not in tags))
+    missing = list(dict.fromkeys(_train_rows(node) for node in nodes if _train_rows(node) not in tags))
     parent = nodes[0].parents[0] if nodes[0].parents else None
     if parent is not None and parent in speeds:
-        tags |= {count: _by_speed(recipe, count, speeds[parent]) for count in missing}
+        tags |= {count: _forecast_by_speed(recipe, count, speeds[parent]) for count in missing}
     elif _budget(recipe).unit == "epochs" and len(missing) > 1:
-        there = _rows_to_learn_from(recipe)
-        rows = {count: there if count is None else min(count, there) for count in missing}
-        ends = {
-            rows[count]: _timed(recipe, count)
-            for count in (min(missing, key=rows.__getitem__), max(missing, key=rows.__getitem__))
-        }
-        tags |= {count: _between(ends, rows[count]) for count in missing}
+        available = _available_rows(recipe)
+        rows = {count: available if count is None else min(count, available) for count in missing}
+        extremes = (min(missing, key=rows.__getitem__), max(missing, key=rows.__getitem__))
+        ends = {rows[count]: _timed(recipe, count) for count in extremes}
+        tags |= {count: _interpolate(ends, rows[count]) for count in missing}
     elif missing:
-        timed = _timed(recipe, missing[-1])
-        tags |= dict.fromkeys(missing, timed)
-    each = [tags[_labels(node)] for node in nodes]
+        tags |= dict.fromkeys(missing, _timed(recipe, missing[-1]))
+    each = [tags[_train_rows(node)] for node in nodes]
     return sum(each[1:], each[0])
 
 
 def _measured(output: Path, finished: list[Node]) -> dict[int | None, PriceTag]:
-    """Return what a cell of each number of labels cost, from those that are there."""
-    paid = {_labels(node): study_engine.price(output, node.id) for node in finished}
-    return {labels: PriceTag.from_dict(cost) for labels, cost in paid.items() if cost}
+    """Return the cost of a finished cell for each number of training rows."""
+    costs = {_train_rows(node): study_engine.price(output, node.id) for node in finished}
+    return {rows: PriceTag.from_dict(cost) for rows, cost in costs.items() if cost}
 
 
-def _labels(node: Node) -> int | None:
-    labels: int | None = node.recipe["data"]["train_rows"]
-    return labels
+def _train_rows(node: Node) -> int | None:
+    rows: int | None = node.recipe["data"]["train_rows"]
+    return rows
 
 
-def _rows_to_learn_from(recipe: Mapping[str, Any]) -> int:
+def _available_rows(recipe: Mapping[str, Any]) -> int:
     filled = config.fill(FinetuneRecipe, {**recipe, "output": "cell"})
     return len(read_data(filled.data, registry.build("tasks", filled.task)).train)
 
@@ -211,51 +229,52 @@ def _budget(recipe: Mapping[str, Any]) -> Budget:
     return Budget.parse(recipe["adaptation"].get("budget") or recipe["training"]["budget"])
 
 
-def _timed(recipe: Mapping[str, Any], labels: int | None) -> PriceTag:
-    asked = {**recipe, "data": {**recipe["data"], "train_rows": labels}}
-    return PriceTag.from_dict(forecast.run(config.fill(FinetuneRecipe, asked))["forecast"])
+def _timed(recipe: Mapping[str, Any], train_rows: int | None) -> PriceTag:
+    changed = {**recipe, "data": {**recipe["data"], "train_rows": train_rows}}
+    return PriceTag.from_dict(forecast.run(config.fill(FinetuneRecipe, changed))["forecast"])
 
 
-def _between(ends: Mapping[int, PriceTag], labels: int) -> PriceTag:
+def _interpolate(ends: Mapping[int, PriceTag], rows: int) -> PriceTag:
     low, high = min(ends), max(ends)
-    share = 0.0 if low == high else (labels - low) / (high - low)
-    one, other = ends[low], ends[high]
+    fraction = 0.0 if low == high else (rows - low) / (high - low)
+    first, last = ends[low], ends[high]
 
-    def mixed(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else (1 - share) * a + share * b
+    def between(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (1 - fraction) * a + fraction * b
 
     return PriceTag(
-        round(mixed(one.tokens, other.tokens) or 0), mixed(one.flops, other.flops) or 0.0,
-        mixed(one.seconds, other.seconds) or 0.0, None, mixed(one.kwh, other.kwh), mixed(one.co2e_kg, other.co2e_kg),
-        mixed(one.money, other.money) or 0.0, one.currency, one.assumptions,
+        round(between(first.tokens, last.tokens) or 0), between(first.flops, last.flops) or 0.0,
+        between(first.seconds, last.seconds) or 0.0, None, between(first.kwh, last.kwh),
+        between(first.co2e_kg, last.co2e_kg), between(first.money, last.money) or 0.0, first.currency,
+        first.assumptions,
     )  # fmt: skip
 
 
-def _by_speed(recipe: Mapping[str, Any], labels: int | None, known: Mapping[str, Any]) -> PriceTag:
-    """Forecast fine-tuning of a checkpoint that is not made yet, by the words of its texts and pre-training's speed."""
+def _forecast_by_speed(recipe: Mapping[str, Any], train_rows: int | None, timed: Mapping[str, Any]) -> PriceTag:
+    """Forecast the fine-tuning of a checkpoint that does not exist yet, from word counts and pre-training speed."""
     filled = config.fill(FinetuneRecipe, {**recipe, "output": "cell"})
     task: Task = registry.build("tasks", filled.task)
     splits = read_data(filled.data, task)
-    settings = filled.training
-    per_token, speed = known["size"]["FLOPs per token"], known["tokens_per_second"]
-    length = min(settings.max_length, _tokens_a_row(splits.train))
-    rows = len(splits.train) if labels is None else min(labels, len(splits.train))
-    tokens = forecast.tokens_of(_budget(recipe), speed, per_token, settings.batch_size * length, rows * length)
-    # A look at held-out rows goes forwards alone, a third of a step.
-    looked_at = (len(splits.validation) * settings.eval_count + len(splits.test)) * length / 3
-    flops = (tokens + looked_at) * per_token
-    tag = forecast_tag(flops, speed * per_token, CostConfig(**recipe["cost"]), tokens=round(tokens))
-    tag.assumptions["fine-tuning"] = f"{_TOKENS_A_WORD} tokens a word, at the speed of pre-training"
+    training = filled.training
+    flops_per_token, speed = timed["size"]["FLOPs per token"], timed["tokens_per_second"]
+    length = min(training.max_length, _tokens_per_row(splits.train))
+    rows = len(splits.train) if train_rows is None else min(train_rows, len(splits.train))
+    tokens = forecast.tokens_of(_budget(recipe), speed, flops_per_token, training.batch_size * length, rows * length)
+    # Evaluation makes only forward passes: a third of the FLOPs of a training step.
+    evaluated = (len(splits.validation) * training.eval_count + len(splits.test)) * length / 3
+    flops = (tokens + evaluated) * flops_per_token
+    tag = forecast_tag(flops, speed * flops_per_token, CostConfig(**recipe["cost"]), tokens=round(tokens))
+    tag.assumptions["fine-tuning"] = f"{_TOKENS_PER_WORD} tokens per word, at the speed of pre-training"
     return tag
 
 
-def _tokens_a_row(rows: Examples) -> float:
-    """Guess the tokens of a row from the words of the first ones: there is no tokenizer yet."""
-    some = rows.take(range(min(_ROWS_READ, len(rows))))
+def _tokens_per_row(rows: Examples) -> float:
+    """Estimate the tokens of a row from the words of the first rows, because no tokenizer exists yet."""
+    first = rows.take(range(min(_SAMPLED_ROWS, len(rows))))
     words = sum(
         len(value.split() if isinstance(value, str) else value)
-        for column in some.columns.values()
+        for column in first.columns.values()
         for value in column
         if isinstance(value, str | list)
     )
-    return _TOKENS_A_WORD * words / max(1, len(some)) + _SPECIAL_TOKENS
+    return _TOKENS_PER_WORD * words / max(1, len(first)) + _SPECIAL_TOKENS

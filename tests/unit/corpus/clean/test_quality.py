@@ -1,4 +1,4 @@
-"""Each quality rule against values worked out by hand."""
+"""Each quality rule against values computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headstart.corpus.clean.c4 import C4
 from headstart.corpus.clean.fineweb import FineWeb
 from headstart.corpus.clean.gopher import Gopher
 from headstart.corpus.clean.quality import Quality, QualityConfig
-from headstart.corpus.clean.repetition import Repetition, repeated_shares
+from headstart.corpus.clean.repetition import Repetition, repeated_fractions
 from headstart.corpus.parts.shingles import words_of
 
 POEM = "The rose is red, the violet's blue...\n- The honey's sweet #1\nAnd so are you…\n\nAnd so are you…"
@@ -55,50 +55,48 @@ def test_fineweb_by_hand() -> None:
 
 
 def test_repetition_of_lines_and_paragraphs_by_hand() -> None:
-    found = measured("one two\none two\nthree\n\none two\none two\nthree", repetition=Repetition())
-    assert found["share of repeated lines"] == pytest.approx(4 / 6)
-    assert found["share of characters in repeated lines"] == pytest.approx((38 - 12) / 38)
-    assert found["share of repeated paragraphs"] == pytest.approx(1 / 2)
-    assert found["share of characters in repeated paragraphs"] == pytest.approx(1 / 2)
+    values = measured("one two\none two\nthree\n\none two\none two\nthree", repetition=Repetition())
+    assert values["share of repeated lines"] == pytest.approx(4 / 6)
+    assert values["share of characters in repeated lines"] == pytest.approx((38 - 12) / 38)
+    assert values["share of repeated paragraphs"] == pytest.approx(1 / 2)
+    assert values["share of characters in repeated paragraphs"] == pytest.approx(1 / 2)
 
 
 def test_ngrams_by_hand() -> None:
-    # "a b" stands three times, of 2 characters each; the words have 2 + 2 + 2 + 1 + 1 = 8.
-    found = measured("a b c a b d a b", repetition=Repetition())
-    assert found["top 2-gram"] == pytest.approx(6 / 8)
-    assert found["top 3-gram"] == found["5-grams"] == 0
-    found = measured("x1 x2 x3 x4 x5 y x1 x2 x3 x4 x5 z", repetition=Repetition())
-    assert found["5-grams"] == pytest.approx(20 / 22) and found["6-grams"] == 0
-    assert found["top 4-gram"] == pytest.approx(16 / 22)
+    # "a b" occurs three times, with 2 characters each; the words have 2 + 2 + 2 + 1 + 1 = 8.
+    values = measured("a b c a b d a b", repetition=Repetition())
+    assert values["top 2-gram"] == pytest.approx(6 / 8)
+    assert values["top 3-gram"] == values["5-grams"] == 0
+    values = measured("x1 x2 x3 x4 x5 y x1 x2 x3 x4 x5 z", repetition=Repetition())
+    assert values["5-grams"] == pytest.approx(20 / 22) and values["6-grams"] == 0
+    assert values["top 4-gram"] == pytest.approx(16 / 22)
 
 
-def brute(text: str, n: int) -> tuple[float, float]:
+def brute_force(text: str, n: int) -> tuple[float, float]:
     words = text.split()
     grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     counts = Counter(grams)
-    whole = sum(map(len, words))
-    again = {gram for gram, count in counts.items() if count > 1}
+    total = sum(map(len, words))
+    repeated = {gram for gram, count in counts.items() if count > 1}
     top = max(((count, sum(map(len, gram))) for gram, count in counts.items() if count > 1), default=(0, 0))
-    covered = {i + k for i, gram in enumerate(grams) if gram in again for k in range(n)}
-    return top[0] * top[1] / whole, sum(len(words[i]) for i in covered) / whole
+    covered = {i + k for i, gram in enumerate(grams) if gram in repeated for k in range(n)}
+    return top[0] * top[1] / total, sum(len(words[i]) for i in covered) / total
 
 
 def test_ngrams_against_brute_force() -> None:
-    chance = random.Random(0)
-    texts = [
-        " ".join(chance.choice(["a", "bb", "ccc", "dddd"][: 2 + k % 3]) for _ in range(2 + 7 * k)) for k in range(25)
-    ]
-    found = repeated_shares(words_of(pa.array(texts)), [2, 3, 4], [5, 6, 7, 8, 9, 10])
-    for place, text in enumerate(texts):
+    rng = random.Random(0)
+    texts = [" ".join(rng.choice(["a", "bb", "ccc", "dddd"][: 2 + k % 3]) for _ in range(2 + 7 * k)) for k in range(25)]
+    values = repeated_fractions(words_of(pa.array(texts)), [2, 3, 4], [5, 6, 7, 8, 9, 10])
+    for i, text in enumerate(texts):
         for n in range(2, 11):
-            top, covered = brute(text, n)
+            top, covered = brute_force(text, n)
             if n <= 4:
-                assert found[f"top {n}-gram"][place] == pytest.approx(top), (n, text)
+                assert values[f"top {n}-gram"][i] == pytest.approx(top), (n, text)
             else:
-                assert found[f"{n}-grams"][place] == pytest.approx(covered), (n, text)
+                assert values[f"{n}-grams"][i] == pytest.approx(covered), (n, text)
 
 
-def test_c4_takes_out_lines_and_drops_pages() -> None:
+def test_c4_removes_lines_and_drops_pages() -> None:
     quality = Quality(QualityConfig(gopher=None, repetition=None, fineweb=None, c4=C4()))
     good = "This first line has enough words.\nSo has this second line here.\nAnd a third one ends it."
     texts = [
@@ -109,9 +107,9 @@ def test_c4_takes_out_lines_and_drops_pages() -> None:
         "One sentence is all that there is.",
     ]
     table = pa.table({"text": pa.array(texts, pa.large_string())})
-    outcome = quality.apply(table)
-    assert outcome.table["text"][0].as_py() == good
-    assert outcome.verdict.to_pylist() == [None, "c4.lorem_ipsum", "c4.curly_bracket", "c4.sentences"]
+    output = quality.apply(table)
+    assert output.table["text"][0].as_py() == good
+    assert output.verdict.to_pylist() == [None, "c4.lorem_ipsum", "c4.curly_bracket", "c4.sentences"]
 
 
 PROSE = (
@@ -123,7 +121,7 @@ PROSE = (
 )
 
 
-def test_each_rule_drops_what_it_is_for() -> None:
+def test_each_rule_drops_its_example() -> None:
     words = dict.fromkeys(PROSE.replace(".", "").replace(",", "").split())
     pairs = [f"{word} {other}" for word, other in zip(words, reversed(words), strict=True)]
     cases = {
@@ -148,7 +146,7 @@ def test_each_rule_drops_what_it_is_for() -> None:
     assert dict(zip(cases, verdict, strict=True)) == {rule: None if rule == "kept" else rule for rule in cases}
 
 
-def test_a_source_may_be_without_a_rule() -> None:
+def test_a_source_may_turn_off_a_rule() -> None:
     quality = Quality(QualityConfig(), {"poems": ["gopher.few_words"]})
     table = pa.table(
         {
@@ -163,7 +161,7 @@ def test_a_source_may_be_without_a_rule() -> None:
         Quality(QualityConfig(), {"poems": ["gopher.few_word"]})
 
 
-def test_nothing_is_measured_of_an_empty_batch() -> None:
+def test_an_empty_batch_gives_no_values() -> None:
     table = pa.table({"text": pa.array([], pa.large_string())})
     assert len(Quality(QualityConfig()).apply(table).verdict) == 0
-    assert np.size(repeated_shares(words_of(table["text"]), [2], [5])["5-grams"]) == 0
+    assert np.size(repeated_fractions(words_of(table["text"]), [2], [5])["5-grams"]) == 0

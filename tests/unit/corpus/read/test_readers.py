@@ -1,4 +1,4 @@
-"""Readers: every format, every way that a row can be bad, and the books that must balance."""
+"""Readers: every format, every fault of a row, and row counts that balance."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from headstart.corpus.read.readers import (
 )
 
 
-def everything(path: Path, **settings: object) -> list[Document | Reject]:
+def read_all(path: Path, **settings: object) -> list[Document | Reject]:
     return list(read(CorpusConfig.model_validate({"files": str(path), **settings})))
 
 
 def texts(path: Path, **settings: object) -> list[str]:
-    items = everything(path, **settings)
+    items = read_all(path, **settings)
     assert all(isinstance(item, Document) for item in items), items
     return [item.text for item in items if isinstance(item, Document)]
 
@@ -46,22 +46,22 @@ def written(folder: Path, name: str, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.tokens"])
-def test_plain_text_is_cut_at_blank_lines_or_kept_whole(tmp_path: Path, name: str) -> None:
+def test_plain_text_is_split_at_blank_lines_or_kept_whole(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name, b"\xef\xbb\xbfone\ntwo\n \n\n\nthree\r\n\r\nfour")
     assert texts(path) == ["one\ntwo", "three", "four"]
-    assert [item.id for item in everything(path) if isinstance(item, Document)] == [f"{name}:{i}" for i in range(3)]
+    assert [item.id for item in read_all(path) if isinstance(item, Document)] == [f"{name}:{i}" for i in range(3)]
     assert texts(path, documents="file") == ["one\ntwo\n \n\n\nthree\r\n\r\nfour"]
 
 
-def test_a_bad_line_of_text_is_rejected_and_its_neighbours_stay(tmp_path: Path) -> None:
+def test_a_bad_line_of_text_is_rejected_and_the_lines_around_it_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", b"good\nb\xffd\nstill good\n\nlast\n")
-    items = everything(path)
+    items = read_all(path)
     assert items[0] == Reject("a.txt", "line 2", "not UTF-8 (byte 0xff at 1)")
     assert [item.text for item in items if isinstance(item, Document)] == ["good\nstill good", "last"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_each_bad_json_row_is_one_reject_and_the_rest_arrives(tmp_path: Path, name: str) -> None:
+def test_each_bad_json_row_is_one_reject_and_the_others_are_read(tmp_path: Path, name: str) -> None:
     rows = [
         b'{"text": "first"}',
         b'{"text": "b\xffd"}',
@@ -75,10 +75,10 @@ def test_each_bad_json_row_is_one_reject_and_the_rest_arrives(tmp_path: Path, na
         b"",
         '{"text": "zuletzt: ü"}'.encode(),
     ]
-    items = everything(written(tmp_path, name, b"\n".join(rows)))
+    items = read_all(written(tmp_path, name, b"\n".join(rows)))
     assert len(items) == len(rows)
     rejects = [item for item in items if isinstance(item, Reject)]
-    assert [reject.place for reject in rejects] == [f"row {i}" for i in range(1, 8)]
+    assert [reject.position for reject in rejects] == [f"row {i}" for i in range(1, 8)]
     assert [(i.id, i.text) for i in items if isinstance(i, Document)] == [
         (f"{name}:0", "first"),
         (f"{name}:8", ""),
@@ -89,24 +89,24 @@ def test_each_bad_json_row_is_one_reject_and_the_rest_arrives(tmp_path: Path, na
 
 def test_csv_keeps_newlines_in_quotes_and_rejects_bad_records(tmp_path: Path) -> None:
     content = b'id,text\n1,"two\nlines, ""quoted"""\n2,b\xffd\n3\n4,a,b\n5,"x"y\n6,' + b"z" * 200_000 + b"\n"
-    items = everything(written(tmp_path, "a.csv", content))
-    kinds = [item.text if isinstance(item, Document) else item.place for item in items]
+    items = read_all(written(tmp_path, "a.csv", content))
+    kinds = [item.text if isinstance(item, Document) else item.position for item in items]
     assert kinds == ['two\nlines, "quoted"', "row 1", "row 2", "row 3", "row 4", "z" * 200_000]
 
 
-def test_csv_with_an_open_quote_is_an_error_and_not_one_giant_row(tmp_path: Path) -> None:
+def test_csv_with_an_open_quote_is_an_error_and_not_one_large_row(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", b'text\nfine\n"never closed\nrow\nrow\n')
     with pytest.raises(DataError, match="line 3 opens a quote"):
-        everything(path)
+        read_all(path)
 
 
-def test_parquet_streams_across_row_groups_and_survives_bad_bytes(tmp_path: Path) -> None:
+def test_parquet_reads_all_row_groups_and_rejects_bad_bytes(tmp_path: Path) -> None:
     raw = [f"text {i}".encode() for i in range(600)]
     raw[300] = b"b\xffd"
     strings = pa.Array.from_buffers(pa.string(), len(raw), pa.array(raw, pa.binary()).buffers())
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(600), "text": strings}), path, row_group_size=50)
-    items = everything(path)
+    items = read_all(path)
     assert len(items) == 600
     assert items[300] == Reject("a.parquet", "row 300", "not UTF-8 (byte 0xff at 1)")
     assert items[599] == Document("a.parquet:599", "text 599")
@@ -118,26 +118,26 @@ def test_parquet_with_dictionary_and_null_values(tmp_path: Path) -> None:
     assert texts(path, text="body") == ["a", "", "a"]
 
 
-def test_wrong_column_names_what_there_is_and_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_column_is_an_error_with_the_columns_and_the_nearest(tmp_path: Path) -> None:
     pq.write_table(pa.table({"title": ["t"], "texts": ["x"], "n": [1]}), tmp_path / "a.parquet")
     written(tmp_path, "a.jsonl", b'{"title": "t", "texts": "x"}\n')
     written(tmp_path, "a.csv", b"title,texts\nt,x\n")
     for name in ("a.parquet", "a.jsonl", "a.csv"):
         with pytest.raises(DataError, match=r"no column 'text'; did you mean 'texts'\?.*title, texts.*corpus.text"):
-            everything(tmp_path / name)
+            read_all(tmp_path / name)
     with pytest.raises(DataError, match=r"'n' of a\.parquet holds int64"):
-        everything(tmp_path / "a.parquet", text="n")
+        read_all(tmp_path / "a.parquet", text="n")
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.txt.gz"])
-def test_a_torn_container_is_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
     whole = gzip.compress(b"text\n" * 10_000)
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=name):
-        everything(tmp_path / name)
+        read_all(tmp_path / name)
 
 
-def test_expand_sorts_dedups_and_explains_what_is_missing(tmp_path: Path) -> None:
+def test_expand_sorts_removes_repetitions_and_explains_what_is_missing(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "odd[1].txt"):
         written(tmp_path, name, b"x")
     assert [p.name for p in expand([f"{tmp_path}/*.txt", f"{tmp_path}/a.txt"])] == ["a.txt", "b.txt", "odd[1].txt"]
@@ -148,11 +148,11 @@ def test_expand_sorts_dedups_and_explains_what_is_missing(tmp_path: Path) -> Non
         expand([f"{tmp_path}/*.jsonl"])
     with pytest.raises(DataError, match="is a folder"):
         expand([str(tmp_path)])
-    with pytest.raises(DataError, match="no reader knows"):
-        everything(written(tmp_path, "a.pdf", b"x"))
+    with pytest.raises(DataError, match="unsupported suffix"):
+        read_all(written(tmp_path, "a.pdf", b"x"))
 
 
-def test_receipt_counts_and_the_reject_share_is_enforced(tmp_path: Path) -> None:
+def test_receipt_counts_and_max_reject_share_is_enforced(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", b'{"text": "good"}\n{"text": " "}\nnot json\n{"text": "fine"}\n')
     receipt = Receipt()
     with pytest.raises(DataError, match=r"1 of 4 rows.*row 2: not JSON.*max_reject_share allows 1.00%"):
@@ -168,7 +168,7 @@ def test_receipt_counts_and_the_reject_share_is_enforced(tmp_path: Path) -> None
         "characters": 8,
     }
     receipt.rows += 1
-    with pytest.raises(DataError, match="5 rows were read and 4 are accounted for"):
+    with pytest.raises(DataError, match="5 rows were read, but 4 are accounted for"):
         receipt.check()
 
 
@@ -178,14 +178,14 @@ def test_an_empty_corpus_is_an_error(tmp_path: Path, name: str, content: bytes) 
         list(documents(CorpusConfig(files=[str(written(tmp_path, name, content))]), Receipt()))
 
 
-def test_config_takes_one_string_and_refuses_shares_out_of_range() -> None:
+def test_config_accepts_one_string_and_refuses_values_out_of_range() -> None:
     assert CorpusConfig.model_validate({"files": "a.txt"}).files == ["a.txt"]
     for bad in ({"validation": 0}, {"validation": 0.6}, {"files": []}, {"documents": "line"}):
         with pytest.raises(ValidationError):
             CorpusConfig.model_validate({"files": "a.txt", **bad})
 
 
-def test_split_depends_on_the_id_alone_and_has_the_share_asked_for() -> None:
+def test_split_depends_on_the_id_alone_and_has_the_configured_fraction() -> None:
     ids = [f"wiki.parquet:{i}" for i in range(20_000)]
     held_out = {i for i in ids if is_validation(i, 0.05, seed=1)}
     assert 0.045 < len(held_out) / len(ids) < 0.055
@@ -194,7 +194,7 @@ def test_split_depends_on_the_id_alone_and_has_the_share_asked_for() -> None:
     assert held_out < {i for i in ids if is_validation(i, 0.1, seed=1)}
 
 
-def test_sources_survive_a_copy_and_notice_a_change(tmp_path: Path) -> None:
+def test_descriptions_of_files_survive_a_copy_and_detect_a_change(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     content = bytes(3 << 20)
     one, two = written(tmp_path, "a.txt", content), written(tmp_path / "copy", "a.txt", content)
@@ -209,7 +209,7 @@ readable = st.text(st.characters(codec="utf-8"), max_size=30)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(readable, min_size=1, max_size=8))
-def test_any_text_comes_back_from_jsonl_csv_and_parquet(rows: list[str]) -> None:
+def test_any_text_round_trips_through_jsonl_csv_and_parquet(rows: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
@@ -222,7 +222,7 @@ def test_any_text_comes_back_from_jsonl_csv_and_parquet(rows: list[str]) -> None
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["a.txt", "a.jsonl", "a.csv"]))
-def test_any_bytes_are_accounted_for_or_refused_in_words(content: bytes, name: str) -> None:
+def test_any_bytes_are_accounted_for_or_refused_with_a_message(content: bytes, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(b"text\n" + content if name == "a.csv" else b'{"text": "x"}\n' + content)
@@ -244,7 +244,7 @@ def test_real_articles(data_folder: Path) -> None:
         next(iter(read(CorpusConfig(files=[str(path)], text="body"))))
 
 
-def test_text_bytes_are_those_of_the_unpacked_text(tmp_path):
+def test_text_bytes_are_those_of_the_decompressed_text(tmp_path):
     text = "one line of text\n" * 1000
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()) * 3)

@@ -1,4 +1,4 @@
-"""How a corpus is put together: links where there are some, and the time of all its runs."""
+"""The build of a corpus: hard links where possible, and the seconds of all its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headstart.stages.corpus import build as corpus_build
 from headstart.stages.corpus.recipe import CorpusRecipe
 
 
-def test_where_links_are_refused_files_are_copied(tmp_path, monkeypatch):
+def test_files_are_copied_if_links_are_refused(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("text")
     corpus_build.link(tmp_path / "a", tmp_path / "linked")
     assert os.path.samefile(tmp_path / "a", tmp_path / "linked")
@@ -27,7 +27,7 @@ def test_where_links_are_refused_files_are_copied(tmp_path, monkeypatch):
     assert (tmp_path / "copied").read_text() == "text" and not os.path.samefile(tmp_path / "a", tmp_path / "copied")
 
 
-def test_a_run_that_goes_on_knows_what_was_spent_before(tmp_path, monkeypatch):
+def test_a_resumed_build_adds_to_the_seconds_spent_before(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("text")
     recipe = config.fill(
         CorpusRecipe,
@@ -37,11 +37,11 @@ def test_a_run_that_goes_on_knows_what_was_spent_before(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_build.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(engine, "start", lambda _: None)
     monkeypatch.setattr(engine, "run_tasks", lambda function, tasks, settings: iter([{} for _ in tasks]))
-    first = corpus_build.Build(recipe, quiet=True)
+    first = corpus_build.Build(recipe)
     first._once("lines", lambda: {"rows": 1})
     first._tasks("clean", "module:function", [{"number": 0}, {"number": 1}])
-    again = corpus_build.Build(recipe, quiet=True)
-    assert again._once("lines", lambda: pytest.fail("it is done")) == {"rows": 1}
-    assert again.seconds == {"lines": 10.0, "clean": 20.0}
-    again._tasks("clean", "module:function", [{"number": 2}])
-    assert again.seconds == {"lines": 10.0, "clean": 30.0}
+    resumed = corpus_build.Build(recipe)
+    assert resumed._once("lines", lambda: pytest.fail("the step is finished")) == {"rows": 1}
+    assert resumed.seconds == {"lines": 10.0, "clean": 20.0}
+    resumed._tasks("clean", "module:function", [{"number": 2}])
+    assert resumed.seconds == {"lines": 10.0, "clean": 30.0}

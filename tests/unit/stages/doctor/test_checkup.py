@@ -1,4 +1,4 @@
-"""`headstart doctor RUN` tells a run's state, finished or not, from what lies in its folder."""
+"""`headstart doctor RUN` checks a finished or unfinished run from its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headstart.stages.doctor import checkup
 
 @pytest.fixture
 def run(way, tmp_path):
-    """A copy of a finished pre-training that may be spoilt."""
+    """Return a copy of a finished pre-training run, to be modified."""
     return shutil.copytree(way / "pretrained", tmp_path / "run")
 
 
@@ -26,28 +26,61 @@ def rewrite(run, change) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
 
 
-def said(run, verdict=None) -> str:
-    return "\n".join(r.sentence for r in checkup.run(run, verbs.recipe_of_run(run)) if verdict in (None, r.verdict))
+def sentences(run, level=None) -> str:
+    return "\n".join(f.sentence for f in checkup.run(run, verbs.recipe_of_run(run)) if level in (None, f.level))
 
 
-def test_a_young_run_is_told_what_it_can_be_told(run):
-    text = said(run)
-    assert "It is finished." in text and "frequencies of tokens alone give" in text and "it is early" in text
-    assert "sentences of 8 tokens or more have stood in the text before" in text
+def unfinished(run) -> None:
+    (run / artifact.MANIFEST).unlink()
 
 
-def test_only_frequencies_learnt_late_in_a_run_is_a_fault(run):
+def with_losses(*losses: float, first_step: int = 1):
+    """Return a change of the log that leaves evaluations with these losses only."""
+    return lambda lines: [{"step": first_step + n, "validation/loss": loss} for n, loss in enumerate(losses)]
+
+
+def test_a_short_finished_run_is_reported_as_not_learned(run):
+    text = sentences(run)
+    assert "The run is finished." in text and "that of a unigram model" in text
+    assert "sentences of 8 tokens or more are repetitions" in text
+    assert "has not learned more than token frequencies, because 6 steps are too few" in sentences(run, "problem")
+    assert "normal in the first" not in text
+
+
+def test_a_young_unfinished_run_may_still_learn(run):
+    unfinished(run)
+    assert "This is normal in the first 500 steps" in sentences(run, "warning")
+    assert "token frequencies" not in sentences(run)
+
+
+@pytest.mark.parametrize("losses", [(5.0, 9.0), (12.0, 12.0), (5.0, float("nan")), (5.0, float("inf"))])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_diverged_run_is_reported_as_diverged(run, losses, finished):
+    """Above its best loss, above uniform guessing, or NaN; an unfinished run is judged after 500 steps."""
+    rewrite(run, with_losses(*losses, first_step=1 if finished else 500))
+    if not finished:
+        unfinished(run)
+    assert "The run has diverged. Lower `training.learning_rate`" in sentences(run, "problem")
+
+
+def test_a_long_run_that_knows_token_frequencies_only_is_a_problem(run):
     rewrite(run, lambda lines: [line | {"step": line["step"] + 5000} for line in lines])
-    assert "nothing else has been learnt" in said(run, "bad")
+    assert "has not learned more than token frequencies. Try another" in sentences(run, "problem")
+
+
+def test_a_run_below_the_unigram_loss_is_fine(run):
+    rewrite(run, with_losses(5.0, 2.0))
+    assert "nats beyond it" in sentences(run, "ok")
 
 
 def test_an_unfinished_run_and_its_checkpoints(run, toy_checkpoint):
-    (run / artifact.MANIFEST).unlink()
-    assert "not finished" in said(run) and "no checkpoint yet" in said(run, "look")
+    unfinished(run)
+    assert "The run is not finished." in sentences(run, "status")
+    assert "no checkpoint yet" in sentences(run, "warning")
     toy_checkpoint(run, 3)
-    assert "checkpoint of step 3 verifies." in said(run, "good")
+    assert "checkpoint of step 3 verifies." in sentences(run, "ok")
     (toy_checkpoint(run, 5) / "progress.json").write_text("{")
-    assert "step 3 verifies; 1 newer ones are torn" in said(run, "look")
+    assert "step 3 verifies; 1 newer ones do not" in sentences(run, "warning")
 
 
 @pytest.fixture
@@ -60,36 +93,41 @@ def toy_checkpoint():
     return make
 
 
-def test_text_that_stands_there_twice_is_noticed(tmp_path, verses, recipe_of):
+def test_repeated_text_is_reported(tmp_path, verses, recipe_of):
     (tmp_path / "text.txt").write_text("\n\n".join([v for v in verses[:300] if v] * 3), encoding="utf-8")
     headstart.pretrain(recipe_of["pretrain"](tmp_path), quiet=True)
-    assert "deduplicate it" in said(tmp_path / "pretrained", "look")
+    assert "deduplicate the text" in sentences(tmp_path / "pretrained", "warning")
 
 
-def test_many_passes_over_the_same_text_are_noticed(run):
+def test_many_epochs_are_reported(run):
     rewrite(run, lambda lines: [line | ({"tokens": 1e7} if "tokens" in line else {}) for line in lines])
-    assert "passes teach little" in said(run, "look")
+    assert "more than 4 epochs help little" in sentences(run, "warning")
 
 
-def test_without_its_text_a_run_is_judged_by_its_curve(run):
+def test_without_its_text_a_run_is_judged_by_its_curve_only(run):
     shutil.rmtree(run / "prepared")
-    assert "frequencies" not in said(run) and "It is finished." in said(run)
+    assert "unigram" not in sentences(run) and "The run is finished." in sentences(run)
 
 
-def test_a_fine_tuning_names_the_cell_that_is_amiss(way, tmp_path):
+def test_a_finding_about_fine_tuning_names_its_cell(way, tmp_path):
     run = shutil.copytree(way / "tuned", tmp_path / "run")
     (cell,) = (run / "logs").iterdir()
     line = {"step": 2, "loss": None, "samples": [], "rows": [{"index": 4}]}
     (cell / "quarantine.jsonl").write_text(json.dumps(line) + "\n")
-    assert f"{cell.name}: 1 of 3 steps" in said(run)
+    assert f"{cell.name}: 1 of 3 steps" in sentences(run, "warning")
 
 
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ArtifactError, match="holds no run"):
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="is not a run folder"):
         verbs.recipe_of_run(tmp_path)
 
 
-def test_the_grave_comes_first(run):
+@pytest.mark.parametrize(("finish", "status"), [(True, "The run is finished."), (False, "The run is not finished.")])
+def test_the_status_comes_first_without_a_sign_and_then_the_problems(run, finish, status):
     rewrite(run, lambda lines: [line | {"step": line["step"] + 5000} for line in lines])
-    signs = [line[0] for line in checkup.render(checkup.run(run, verbs.recipe_of_run(run))).splitlines()]
-    assert signs == sorted(signs, key="✗!✓".index) and {"✗", "✓"} <= set(signs)
+    if not finish:
+        unfinished(run)
+    first, *lines = checkup.render(checkup.run(run, verbs.recipe_of_run(run))).splitlines()
+    signs = [line[:2] for line in lines]
+    assert first == status
+    assert signs == sorted(signs, key=["✗ ", "! ", "✓ "].index) and {"✗ ", "✓ "} <= set(signs)

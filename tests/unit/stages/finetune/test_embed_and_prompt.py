@@ -1,4 +1,4 @@
-"""Sentence vectors and prompts through the whole of `finetune` and `evaluate`."""
+"""Sentence vectors and prompts through `finetune` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def pairs(way, verses, tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("pairs")
     texts = [verse for verse in verses if verse][:60]
     rows = [(text, text[: len(text) // 2] if n % 2 else texts[n - 1], n % 2) for n, text in enumerate(texts)]
-    for name, some in (("train", rows[:40]), ("test", rows[40:])):
+    for name, split in (("train", rows[:40]), ("test", rows[40:])):
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([("sentence1", "sentence2", "score"), *some])
+            csv.writer(file).writerows([("sentence1", "sentence2", "score"), *split])
     return {"train": str(folder / "train.csv"), "validation": 10, "test": str(folder / "test.csv")}
 
 
@@ -54,8 +54,8 @@ def test_vectors_load_in_plain_sentence_transformers(way, pairs, tmp_path, adapt
     assert headstart.evaluate(folder, pairs["test"])["spearman"] == pytest.approx(best["spearman"], abs=1e-6)
 
 
-def test_what_is_trained_by_rank_may_be_validated_by_retrieval(way, pairs, tmp_path):
-    """The rows taken out of the training file are read as validation rows, the second text being what is looked for."""
+def test_training_by_ranking_can_be_validated_by_retrieval(way, pairs, tmp_path):
+    """Rows split off from the training file are read as validation rows: the second text is the one to find."""
     task = {"kind": "embed", "loss": "ranking", "test": "retrieval"}
     folder = finetune(
         way, tmp_path / "out", task=task, data=pairs, adaptation="full", compare_with=["zero_shot", "svm"]
@@ -66,14 +66,14 @@ def test_what_is_trained_by_rank_may_be_validated_by_retrieval(way, pairs, tmp_p
     assert "svm" in manifest["left_out"]
 
 
-def test_a_control_trains_not_even_the_head_of_a_loss(way, pairs, tmp_path):
+def test_zero_shot_does_not_train_the_head_of_a_loss(way, pairs, tmp_path):
     task = {"kind": "embed", "loss": "softmax", "label": "score"}
     folder = finetune(way, tmp_path / "out", task=task, data=pairs, adaptation="zero_shot")
     assert "| zero_shot |" in artifact.verify(folder)["table"] and "| 0 |" in artifact.verify(folder)["table"]
 
 
-def test_a_prompt_keeps_the_rows_that_it_showed(way, tmp_path):
-    data = {"train": str(way / "train.csv"), "validation": 20, "test": str(way / "test.csv"), "labels": 4}
+def test_the_manifest_keeps_the_examples_of_a_prompt(way, tmp_path):
+    data = {"train": str(way / "train.csv"), "validation": 20, "test": str(way / "test.csv"), "train_rows": 4}
     task = {"kind": "prompt", "shots": 2, "template": "{text} {label}"}
     training = {"max_length": 256}
     folder = finetune(way, tmp_path / "out", task=task, data=data, adaptation="zero_shot", training=training)
@@ -88,5 +88,5 @@ def test_a_prompt_keeps_the_rows_that_it_showed(way, tmp_path):
 
 def test_training_is_refused_for_a_prompt(way, tmp_path):
     data = {"train": str(way / "train.csv"), "validation": 20, "test": str(way / "test.csv")}
-    with pytest.raises(RecipeError, match=r"'full' does not serve the task 'prompt'.*no loss to train by"):
+    with pytest.raises(RecipeError, match=r"'full' cannot be used for the task 'prompt'.*no training loss"):
         finetune(way, tmp_path / "out", task={"kind": "prompt"}, data=data, adaptation="full")

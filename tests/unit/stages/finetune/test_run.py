@@ -1,4 +1,4 @@
-"""Fine-tuning beyond plain classification: other gold values, adapters of peft's, what is left out and why."""
+"""Fine-tuning beyond plain classification: tags, peft adapters, methods that are left out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core import artifact, config, registry
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.stages.finetune import run as finetune
-from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of, settings_of
+from headstart.stages.finetune.cell import MethodRequest, run_method
+from headstart.stages.finetune.data import read_data
+from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
+from headstart.stages.finetune.setup import open_setup
 from headstart.tasks import labelled
 
 
 class LowRank(BaseAdaptation):
-    """Two low-rank matrices of peft's beside every query and value, never merged."""
+    """peft's LoRA on every query and value, never merged."""
 
     paper: ClassVar[str] = "Hu et al. 2022, LoRA"
 
@@ -34,7 +37,7 @@ class LowRank(BaseAdaptation):
         self.config = config or LowRank.Config()
 
     def supports(self, task, family):
-        return super().supports(task, family) if family == "encoder" else "this toy knows encoders alone"
+        return super().supports(task, family) if family == "encoder" else "this toy supports only encoders"
 
     def adapt(self, source):
         from peft import LoraConfig, get_peft_model
@@ -46,7 +49,7 @@ class LowRank(BaseAdaptation):
 
 
 class Untouched(LowRank):
-    """Nothing moves."""
+    """Trains nothing."""
 
     class Config(AdaptationSettings):
         """Nothing to set."""
@@ -65,11 +68,11 @@ def toys(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tagged(way) -> Path:
-    """Verses whose capitalised words are names."""
+    """Verses whose capitalized words are tagged as names."""
     verses = [line.split()[:12] for line in (way / "text.txt").read_text(encoding="utf-8").splitlines() if line][:90]
     rows = [{"tokens": words, "tags": ["B-NAME" if w[0].isupper() else "O" for w in words]} for words in verses]
-    for name, some in (("train", rows[:60]), ("test", rows[60:])):
-        text = "\n".join(json.dumps(row) for row in some)
+    for name, split in (("train", rows[:60]), ("test", rows[60:])):
+        text = "\n".join(json.dumps(row) for row in split)
         (way / f"tags-{name}.jsonl").write_text(text, encoding="utf-8")
     return way
 
@@ -81,46 +84,42 @@ def tag_recipe(folder: Path, recipe_of, **sections: Any) -> dict[str, Any]:
     return recipe
 
 
-def test_tags_with_the_usual_company(tagged, recipe_of, tmp_path):
-    """The default company does not fit lists of labels as it is: one of it answers word by word, one is left out."""
+def test_tags_with_the_default_baselines(tagged, recipe_of, tmp_path):
+    """Of the default baselines, majority predicts tags word by word and the SVM is left out."""
     recipe = tag_recipe(tagged, recipe_of, output=str(tmp_path / "out"))
     del recipe["compare_with"]
     folder = headstart.finetune(recipe, quiet=True)
     facts = artifact.verify(folder)
     assert set(facts["metrics"]) == {"full", "majority", "scratch"} and set(facts["left_out"]) == {"svm"}
     assert facts["metrics"]["majority"][0]["token_accuracy"] > 0.5
-    said = finetune.summary(folder)
-    assert "svm is left out: it predicts a label or a number" in said and "words are tagged 'O' unseen" in said
+    summary = finetune.summary(folder)
+    assert "svm is left out: it predicts a label or a number" in summary
+    assert "words get the most common tag, 'O'" in summary
     assert 'pipeline("token-classification"' in (folder / "README.md").read_text(encoding="utf-8")
-    found = headstart.evaluate(folder, tagged / "tags-test.jsonl")
-    said = facts["metrics"]["full"][0]
-    assert {name: found[name] for name in said} == pytest.approx(said)
+    scores, reported = headstart.evaluate(folder, tagged / "tags-test.jsonl"), facts["metrics"]["full"][0]
+    assert {name: scores[name] for name in reported} == pytest.approx(reported)
 
 
-def test_a_part_of_the_test_rows_is_read_where_asked(tagged, recipe_of, tmp_path):
-    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"))
-    asked["data"]["test_rows"] = 3
-    recipe = config.fill(FinetuneRecipe, asked)
-    whole, few = (
-        finetune.read_data(data, registry.build("tasks", recipe.task)).test
+def test_test_rows_limits_the_test_rows(tagged, recipe_of, tmp_path):
+    raw = recipe_of["finetune"](tagged, output=str(tmp_path / "out"))
+    raw["data"]["test_rows"] = 3
+    recipe = config.fill(FinetuneRecipe, raw)
+    all_rows, few = (
+        read_data(data, registry.build("tasks", recipe.task)).test
         for data in (recipe.data.model_copy(update={"test_rows": None}), recipe.data)
     )
-    assert few == labelled.some(whole, 3) and len(few) == 3 < len(whole)
+    assert few == labelled.fixed_subset(all_rows, 3) and len(few) == 3 < len(all_rows)
 
 
 @pytest.mark.parametrize("name", ["full", "features"])
-def test_a_cell_that_was_killed_after_its_training_costs_no_flops_twice(name, tagged, recipe_of, tmp_path):
-    asked = recipe_of["finetune"](tagged, output=str(tmp_path / "out"), adaptation=name, compare_with=[])
-    recipe = config.fill(FinetuneRecipe, asked)
-    task: Any = registry.build("tasks", recipe.task)
-    splits = finetune.read_data(recipe.data, task)
-    (method, section), *_ = methods_of(recipe)
-    first, again = (
-        finetune.run_adaptation(recipe, task, splits, method, section, 0, tmp_path / "work", "x", quiet=True)[0].cost
-        for _ in range(2)
-    )
-    assert (first["flops"], first["tokens"]) == (again["flops"], again["tokens"]) and first["flops"] > 0
-    assert again["seconds"] > first["seconds"], "what a crash undid was paid all the same"
+def test_a_cell_killed_after_its_training_counts_its_flops_once(name, tagged, recipe_of, tmp_path):
+    raw = recipe_of["finetune"](tagged, output=str(tmp_path / "out"), adaptation=name, compare_with=[])
+    recipe = config.fill(FinetuneRecipe, raw)
+    setup = open_setup(recipe)
+    request = MethodRequest(setup, setup.chosen, recipe.adaptation, 0, tmp_path / "work", "x", quiet=True)
+    first, again = (run_method(request).cost for _ in range(2))
+    assert (first.flops, first.tokens) == (again.flops, again.tokens) and first.flops > 0
+    assert again.seconds > first.seconds, "the time of the killed attempt is part of the cost"
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
@@ -135,13 +134,13 @@ def test_an_adapter_is_saved_alone_and_loads_on_its_checkpoint(toys, kind, tagge
     cell = json.loads((folder / "cells" / "low_rank-seed-0" / "result.json").read_text(encoding="utf-8"))
     assert 0 < cell["details"]["trainable_parameters"] < cell["details"]["parameters"] / 5
     data = tagged / ("test.csv" if kind == "classify" else "tags-test.jsonl")
-    found, said = headstart.evaluate(folder, data), facts["metrics"]["low_rank"][0]
-    assert {name: found[name] for name in said} == pytest.approx(said)
+    scores, reported = headstart.evaluate(folder, data), facts["metrics"]["low_rank"][0]
+    assert {name: scores[name] for name in reported} == pytest.approx(reported)
     model, _ = headstart.load(folder)
     assert type(model).__module__.startswith("peft.")
 
 
-def test_an_adapter_refuses_other_weights_beneath_it(toys, way, recipe_of, tmp_path):
+def test_an_adapter_refuses_the_weights_of_another_checkpoint(toys, way, recipe_of, tmp_path):
     base = tmp_path / "base"
     shutil.copytree(way / "pretrained", base)
     recipe = recipe_of["finetune"](
@@ -156,7 +155,7 @@ def test_an_adapter_refuses_other_weights_beneath_it(toys, way, recipe_of, tmp_p
         headstart.load(folder)
 
 
-def test_where_nothing_moves_the_model_is_measured_as_it_is(toys, way, recipe_of, tmp_path):
+def test_a_method_that_trains_nothing_evaluates_the_checkpoint(toys, way, recipe_of, tmp_path):
     folder = headstart.finetune(
         recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="untouched", compare_with=[]), quiet=True
     )
@@ -168,18 +167,18 @@ def test_where_nothing_moves_the_model_is_measured_as_it_is(toys, way, recipe_of
     assert all(torch.equal(value, bodies[1][name]) for name, value in bodies[0].items())
 
 
-def test_what_does_not_fit_is_refused_or_left_out(toys, way, recipe_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(LowRank, "supports", lambda *_: "this toy is at rest")
+def test_a_method_that_is_not_applicable_is_refused_or_left_out(toys, way, recipe_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(LowRank, "supports", lambda *_: "this toy supports nothing")
     recipe = recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="low_rank")
-    with pytest.raises(RecipeError, match=r"'low_rank' does not serve the task 'classify' on .*: this toy is at rest"):
+    with pytest.raises(RecipeError, match=r"'low_rank' cannot be used for the task 'classify' on .*: this toy supp"):
         headstart.finetune(recipe, quiet=True)
     recipe = recipe_of["finetune"](way, output=str(tmp_path / "beside"), compare_with=["majority", "low_rank"])
     folder = headstart.finetune(recipe, quiet=True)
-    assert artifact.read_manifest(folder)["left_out"] == {"low_rank": "this toy is at rest"}
+    assert artifact.read_manifest(folder)["left_out"] == {"low_rank": "this toy supports nothing"}
 
 
 def test_a_text_longer_than_the_network_reads_is_refused(way, recipe_of, tmp_path):
-    """A tokenizer need not know how much its network reads."""
+    """The limit of the network holds even if the tokenizer does not know it."""
     folder = tmp_path / "checkpoint"
     shutil.copytree(way / "pretrained", folder)
     described = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -189,32 +188,32 @@ def test_a_text_longer_than_the_network_reads_is_refused(way, recipe_of, tmp_pat
         (folder / own).unlink()
     recipe = recipe_of["finetune"](way, output=str(tmp_path / "out"), model=str(folder))
     recipe["training"]["max_length"] = 4096
-    with pytest.raises(RecipeError, match=r"max_length is 4096.* reads \d+ tokens at most"):
+    with pytest.raises(RecipeError, match=r"max_length is 4096.* reads at most \d+ tokens"):
         headstart.finetune(recipe, quiet=True)
 
 
-def test_an_adaptation_may_set_whatever_training_has(way, recipe_of):
+def test_an_adaptation_can_override_every_training_setting(way, recipe_of):
     recipe = config.fill(FinetuneRecipe, recipe_of["finetune"](way))
-    found = settings_of(recipe.training, LowRank.Config(learning_rate=0.5))
-    assert (found.lr_scheduler_type, found.learning_rate) == ("constant", 0.5)
-    assert found.budget == recipe.training.budget
+    settings = settings_of(recipe.training, LowRank.Config(learning_rate=0.5))
+    assert (settings.lr_scheduler_type, settings.learning_rate) == ("constant", 0.5)
+    assert settings.budget == recipe.training.budget
 
 
 @pytest.mark.parametrize(
-    ("compare_with", "said"),
+    ("compare_with", "message"),
     [
-        (["majority", {"name": "features"}, {"name": "features", "layers": "mix"}], "names 'features' twice"),
+        (["majority", {"name": "features"}, {"name": "features", "layers": "mix"}], "'features' is listed twice"),
         ([{"name": "full", "learning_rate": 1e-3}], "has settings for 'full', which is the adaptation itself"),
     ],
 )
-def test_a_method_stands_in_a_table_once(way, recipe_of, company, said):
-    with pytest.raises(RecipeError, match=said):
-        config.fill(FinetuneRecipe, recipe_of["finetune"](way, compare_with=company))
+def test_a_method_can_be_compared_only_once(way, recipe_of, compare_with, message):
+    with pytest.raises(RecipeError, match=message):
+        config.fill(FinetuneRecipe, recipe_of["finetune"](way, compare_with=compare_with))
 
 
-def test_a_frozen_body_is_paid_for_once(way, recipe_of, tmp_path):
-    """Ten epochs over remembered states cost little more than one."""
-    spent = []
+def test_a_frozen_body_computes_each_text_once(way, recipe_of, tmp_path):
+    """Ten epochs over cached states cost little more than one."""
+    flops = []
     for epochs in (1, 10):
         training = {"budget": f"{epochs} epochs", "max_length": 32, "eval_count": 1, "batch_size": 16}
         settings = {
@@ -224,13 +223,13 @@ def test_a_frozen_body_is_paid_for_once(way, recipe_of, tmp_path):
             "training": training,
         }
         folder = headstart.finetune(recipe_of["finetune"](way, **settings), quiet=True)
-        spent.append(artifact.read_manifest(folder)["cost"]["flops"])
-    assert 0 < spent[0] < spent[1] < 1.5 * spent[0]
+        flops.append(artifact.read_manifest(folder)["cost"]["flops"])
+    assert 0 < flops[0] < flops[1] < 1.5 * flops[0]
 
 
 @pytest.mark.parametrize("kind", ["modernbert", "bert"])
-def test_a_head_of_another_size_gives_way(way, recipe_of, tmp_path, kind):
-    """A discriminator tells each token by one number; a classifier of six labels starts anew on its body."""
+def test_a_head_of_another_size_is_replaced(way, recipe_of, tmp_path, kind):
+    """A discriminator has one output per token; a classifier of six labels gets a new head on its body."""
     pretrain = recipe_of["pretrain"](way, output=str(tmp_path / "discriminator"), objective="replaced_token")
     pretrain["backbone"] = {"family": "encoder", "kind": kind, "size": "tiny"}
     start = headstart.pretrain(pretrain, quiet=True)

@@ -1,4 +1,4 @@
-"""The best size and vocabulary for a time budget, from a table of measured runs and speeds timed here."""
+"""The best size and vocabulary for a time budget, from a table of measured runs and timed speeds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def table(tmp_path):
 
 @pytest.fixture
 def speeds(monkeypatch):
-    asked = []
+    timed = []
 
     def run(recipe):
-        asked.append((recipe.backbone.size, recipe.tokenizer.vocab_size))
+        timed.append((recipe.backbone.size, recipe.tokenizer.vocab_size))
         return {"tokens_per_second": SPEEDS[recipe.backbone.size], "cores": 1.0}
 
     monkeypatch.setattr(plan, "run", run)
-    return asked
+    return timed
 
 
 def recipe(way, recipe_of, budget: str, **more):
@@ -48,48 +48,48 @@ def recipe(way, recipe_of, budget: str, **more):
     return verbs.load(raw)
 
 
-def test_a_large_network_wins_when_there_is_time_for_it(way, recipe_of, table, speeds):
-    found = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
-    assert [(c.size, c.vocab) for c in found] == [("mini", 1000), ("tiny", 1000), ("mini", 500)]
+def test_a_large_network_wins_with_enough_time(way, recipe_of, table, speeds):
+    candidates = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
+    assert [(c.size, c.vocab) for c in candidates] == [("mini", 1000), ("tiny", 1000), ("mini", 500)]
     assert sorted(speeds) == [("mini", 500), ("mini", 1000), ("tiny", 1000)]
-    assert found[0].tokens == 250_000 and not found[0].beyond
-    text = best_size.render(found)
-    assert "best: backbone.size=mini tokenizer.vocab_size=1000. It reads 0.25 × the tokens of tiny" in text
-    assert "beyond" not in text
+    assert candidates[0].tokens == 250_000 and not candidates[0].extrapolated
+    text = best_size.render(candidates)
+    assert "best: backbone.size=mini tokenizer.vocab_size=1000. It reads 0.25 × the tokens of the next best" in text
+    assert "extrapolated" not in text
 
 
-def test_a_small_one_wins_when_there_is_none_and_it_is_said_what_was_not_measured(way, recipe_of, table, speeds):
-    found = best_size.run(recipe(way, recipe_of, "12 s"), table=table)
-    assert found[0].size == "tiny" and not found[0].beyond
-    assert [c.beyond for c in found if c.size == "mini"] == [True, True]
-    assert "(beyond what was measured)" in best_size.render(found)
+def test_a_small_network_wins_with_little_time_and_extrapolations_are_marked(way, recipe_of, table, speeds):
+    candidates = best_size.run(recipe(way, recipe_of, "12 s"), table=table)
+    assert candidates[0].size == "tiny" and not candidates[0].extrapolated
+    assert [c.extrapolated for c in candidates if c.size == "mini"] == [True, True]
+    assert "(extrapolated)" in best_size.render(candidates)
 
 
-def test_far_beyond_the_measured_runs_there_is_no_verdict(way, recipe_of, table, speeds):
+def test_far_outside_the_measured_runs_there_is_no_recommendation(way, recipe_of, table, speeds):
     assert "best: backbone.size=mini" in best_size.render(best_size.run(recipe(way, recipe_of, "2000 s"), table=table))
     text = best_size.render(best_size.run(recipe(way, recipe_of, "10000 s"), table=table))
-    assert "no verdict: the measured runs end at 1.0 M tokens" in text and "best:" not in text
+    assert "no recommendation: the longest measured run has 1.0 M tokens" in text and "best:" not in text
 
 
-def test_a_busy_machine_is_told(way, recipe_of, table, speeds, monkeypatch):
+def test_a_busy_machine_is_reported(way, recipe_of, table, speeds, monkeypatch):
     monkeypatch.setattr(plan, "run", lambda recipe: {"tokens_per_second": 250.0, "cores": 0.5})
-    found = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
-    assert "Others had a part" in best_size.render(found)
+    candidates = best_size.run(recipe(way, recipe_of, "1000 s"), table=table)
+    assert "Other processes used the CPU" in best_size.render(candidates)
 
 
-def test_the_loss_is_straight_over_the_logarithm_of_tokens_and_goes_on_by_the_last_slope():
+def test_the_expected_loss_is_linear_in_log_tokens():
     points = [(100, 3.0), (1000, 2.0), (10_000, 1.5)]
     for tokens, loss in ((100, 3.0), (1000, 2.0), (10_000, 1.5), (1000 * 10**0.5, 1.75), (100_000, 1.0), (10, 4.0)):
-        assert best_size.expected(points, tokens) == pytest.approx(loss)
-    assert best_size.expected([(100, 3.0)], 7) == 3.0
+        assert best_size.expected_loss(points, tokens) == pytest.approx(loss)
+    assert best_size.expected_loss([(100, 3.0)], 7) == 3.0
 
 
-def test_it_says_what_it_cannot_choose_for(way, recipe_of, table, speeds):
-    with pytest.raises(RecipeError, match=r"training\.budget is '6 steps'"):
+def test_unsuitable_recipes_and_tables_are_refused(way, recipe_of, table, speeds):
+    with pytest.raises(RecipeError, match=r"`training\.budget` is '6 steps'"):
         best_size.run(recipe(way, recipe_of, "6 steps"), table=table)
-    with pytest.raises(RecipeError, match="trains bert by replaced_token"):
+    with pytest.raises(RecipeError, match="trains bert with replaced_token"):
         best_size.run(recipe(way, recipe_of, "1 min", objective={"name": "replaced_token"}), table=table)
-    with pytest.raises(RecipeError, match="no recipe of `headstart pretrain`"):
+    with pytest.raises(RecipeError, match="not a recipe of `headstart pretrain`"):
         best_size.run(verbs.load(recipe_of["finetune"](way)), table=table)
     with pytest.raises(ArtifactError, match=r"scaling_table\.py"):
         best_size.run(recipe(way, recipe_of, "1 min"), table=table.with_name("none.json"))

@@ -1,4 +1,4 @@
-"""The price tag before anything is spent."""
+"""The cost of a run before it starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_pretrain_recipe(way, recipe_of, tmp_path):
         found["size"]["FLOPs per token"] * 6 * 256, rel=1e-3
     )
     assert tag["seconds"] == pytest.approx(6 * 256 / found["tokens_per_second"], rel=1e-6)
-    assert not (tmp_path / "none").exists(), "planning writes nothing"
+    assert not (tmp_path / "none").exists(), "a plan writes nothing"
     text = plan.render(found)
     assert "speed here" in text and "forecast" in text and "USD" in text
 
@@ -28,7 +28,7 @@ def test_a_pretrain_recipe(way, recipe_of, tmp_path):
     ("budget", "tokens"),
     [("1000 tokens", 1000), ("2 steps", 512), ("2 min", None), ("1e9 flops", None), ("1 epoch", None)],
 )
-def test_every_unit_of_budget_can_be_planned(way, recipe_of, budget, tokens):
+def test_a_budget_in_any_unit_can_be_planned(way, recipe_of, budget, tokens):
     found = headstart.plan(recipe_of["pretrain"](way), f"training.budget={budget}")
     forecast = found["forecast"]
     if tokens:
@@ -41,7 +41,7 @@ def test_every_unit_of_budget_can_be_planned(way, recipe_of, budget, tokens):
         assert forecast["tokens"] == pytest.approx((way / "text.txt").stat().st_size / 4.4, rel=0.01)
 
 
-def test_steps_of_an_encoder_decoder_and_of_growing_batches_read_what_a_run_reads(way, recipe_of, tmp_path):
+def test_a_plan_counts_the_tokens_that_a_run_reads(way, recipe_of, tmp_path):
     backbone = {"family": "encoder-decoder", "kind": "bart", "size": "tiny"}
     recipe = recipe_of["pretrain"](
         way, output=str(tmp_path / "run"), backbone=backbone, objective={"name": "denoising"}
@@ -60,14 +60,14 @@ def test_a_finetune_recipe(way, recipe_of):
     found = headstart.plan(recipe)
     assert found["verb"] == "finetune" and found["size"]["training rows"] == 40
     assert found["size"]["methods × seeds"] == "2 × 2"
-    length = found["size"]["tokens a row"]
+    length = found["size"]["tokens per row"]
     assert found["forecast"]["tokens"] == pytest.approx(2 * 2 * 3 * 16 * length, rel=0.01)
     one = headstart.plan(recipe_of["finetune"](way, seeds=1, compare_with=["majority"]))
     assert found["forecast"]["flops"] == pytest.approx(4 * one["forecast"]["flops"], rel=1e-3)
     assert "2 × 2" in plan.render(found)
 
 
-def test_faults_are_found_before_anything_is_spent(way, recipe_of):
+def test_problems_are_found_before_training(way, recipe_of):
     with pytest.raises(RecipeError, match="an `objective`"):
         headstart.plan({"output": "x"})
     with pytest.raises(HeadstartError, match="no file"):

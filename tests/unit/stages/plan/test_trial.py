@@ -1,4 +1,4 @@
-"""A forecast times the loop that the run will go through, and leaves nothing behind."""
+"""A forecast times the loop that the run will use, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from headstart.training.loop import Loop
 
 
 @pytest.fixture
-def loops(monkeypatch):
-    """Keep every loop that is timed, before and after."""
-    seen = []
-    timed = trial.timed
-
-    def keep(loop: Loop):
-        found = timed(loop)
-        seen.append((loop, found))
-        return found
-
-    monkeypatch.setattr(plan, "timed", keep)
-    return seen
+def timed(monkeypatch):
+    """Keep every loop that is run, and every trial that is made of it."""
+    loops, trials = [], []
+    run, time_steps = Loop.run, trial.time_steps
+    monkeypatch.setattr(Loop, "run", lambda loop: loops.append(loop) or run(loop))
+    monkeypatch.setattr(
+        plan, "time_steps", lambda *given, **more: trials.append(time_steps(*given, **more)) or trials[-1]
+    )
+    return loops, trials
 
 
-def test_what_is_timed_is_the_runs_own_step(way, recipe_of, loops, monkeypatch):
+def test_the_step_of_the_run_is_timed(way, recipe_of, timed, monkeypatch):
     compiled = []
     monkeypatch.setattr(compilation, "compile_layers", compiled.append)
     headstart.plan(recipe_of["pretrain"](way), "training.optim=muon", "training.torch_compile=true")
-    ((loop, found),) = loops
+    (loop,), (result,) = timed
     assert type(loop.optimizer).__name__ == "Muon" and compiled == [loop.learner.module]
-    assert loop.progress.step == trial.STEPS + 2
-    assert found.tokens_per_second > 0 and 0 < found.cores <= 1
+    assert loop.progress.step == trial.STEPS + 2 and loop.validation is None
+    assert result.tokens_per_second > 0 and 0 < result.cores <= 1
+    assert result.flops_per_token == loop.phases.all[0].flops_per_token > 0
 
 
-def test_texts_of_differing_length_are_timed_over_whole_windows(way, recipe_of, loops):
+def test_texts_of_different_length_are_timed_over_whole_windows(way, recipe_of, timed):
     headstart.plan(recipe_of["finetune"](way, compare_with=[]))
-    ((loop, found),) = loops
+    (loop,), (result,) = timed
     lengths = loop.learner.lengths
     assert loop.progress.step == 2 * trial.STEPS
-    assert min(lengths) < found.tokens_per_sample <= max(lengths)
+    assert min(lengths) < result.tokens_per_sample <= max(lengths)
 
 
-@pytest.mark.parametrize(("cores", "says"), [(0.3, True), (0.97, False)])
-def test_a_busy_machine_is_spoken_of(way, recipe_of, cores, says):
-    found = headstart.plan(recipe_of["pretrain"](way))
-    assert ("busy machine" in plan.render({**found, "cores": cores})) == says
+@pytest.mark.parametrize(("cores", "shown"), [(0.3, True), (0.97, False)])
+def test_a_busy_machine_is_reported(way, recipe_of, cores, shown):
+    forecast = headstart.plan(recipe_of["pretrain"](way))
+    assert ("busy machine" in plan.render({**forecast, "cores": cores})) == shown
+
+
+def test_cpu_time_says_nothing_about_a_gpu():
+    watch = trial.Stopwatch(clock=[0.0, 1.0, 2.0], cpu_time=[0.0, 0.1, 0.2], tokens=[0, 1, 2])
+    assert trial.core_fraction(watch, 0, "cpu") < 1.0
+    assert trial.core_fraction(watch, 0, "cuda") == 1.0

@@ -1,4 +1,4 @@
-"""What a recipe pre-trains is checked before its text is prepared."""
+"""The parts of a recipe are checked against each other before its text is prepared."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headstart.training.world import World
 
 @pytest.fixture
 def trained(recipe_of, tmp_path, monkeypatch):
-    """Begins to train in one of two processes, and says so where text would be prepared."""
+    """Starts training as one of two processes; raises EOFError where the text would be prepared."""
     (tmp_path / "text.txt").write_text("In the beginning.", encoding="utf-8")
 
-    def prepare(*_):
+    def prepare(*_, **__):
         raise EOFError
 
     monkeypatch.setattr(World, "leader_first", lambda self: nullcontext())
@@ -29,14 +29,17 @@ def trained(recipe_of, tmp_path, monkeypatch):
         raw = recipe_of["pretrain"](tmp_path, **sections)
         raw["training"] = {**raw["training"], "parallel": parallel}
         recipe = config.fill(PretrainRecipe, raw)
-        pretrain._train(recipe, RunFolder(recipe.output, recipe, {}), World(0, 2), quiet=True)
+        with RunFolder(recipe.output, recipe, {}) as folder:
+            pretrain._train(recipe, folder, World(0, 2), quiet=True)
 
     return begin
 
 
 def test_a_mixture_is_not_sharded(trained):
-    """Each process draws its own rows: a member without any makes no pass there, and the others would wait for it."""
-    with pytest.raises(RecipeError, match=r"'mixture' makes as many forward passes.*training\.parallel to ddp"):
+    """Each process draws its own rows: an objective without rows makes no pass there, and the others would wait."""
+    with pytest.raises(
+        RecipeError, match=r"with objective 'mixture' the number of forward passes.*training\.parallel to ddp"
+    ):
         trained("fsdp", objective={"name": "mixture"})
     with pytest.raises(EOFError):
         trained("ddp", objective={"name": "mixture"})

@@ -1,4 +1,4 @@
-"""Continued pre-training: from a checkpoint, on text of a new domain, with new words in its vocabulary."""
+"""Continued pre-training: from a checkpoint, on text of a new domain, with new words in the vocabulary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def first_loss(folder):
 
 @pytest.fixture(scope="module")
 def trained(way, recipe_of, tmp_path_factory):
-    """A checkpoint that has learnt something, so that starting from it shows."""
+    """A checkpoint that has learned something, so that starting from it makes a difference."""
     given = recipe_of["pretrain"](way, output=str(tmp_path_factory.mktemp("trained") / "out"))
     given["training"] = {**given["training"], "budget": "200 steps", "learning_rate": 3e-3, "batch_tokens": 512}
     return headstart.pretrain(given, quiet=True)
@@ -62,19 +62,22 @@ def extended(domain, recipe_of, trained, tmp_path_factory):
     return given, headstart.pretrain(given, quiet=True)
 
 
-def test_it_goes_on_from_what_was_learnt(domain, recipe_of, way, trained, tmp_path):
-    """The first loss is the checkpoint's, far below a fresh network's on the same text."""
+def test_training_continues_from_the_checkpoint(domain, recipe_of, way, trained, tmp_path):
+    """The first loss is that of the checkpoint, far below that of a new network on the same text."""
     given = recipe(way, recipe_of, tmp_path / "on", trained, training={"budget": "2 steps"})
-    on = headstart.pretrain(given | {"corpus": {"files": [str(way / "text.txt")], "validation": 0.1}}, quiet=True)
-    fresh = first_loss(trained)
-    assert first_loss(on) < fresh - 0.5
-    said = artifact.read_manifest(trained)["metrics"]["validation"]["loss"]
-    assert first_loss(on) == pytest.approx(said, abs=0.4)
-    facts = artifact.read_manifest(on)
+    continued = headstart.pretrain(
+        given | {"corpus": {"files": [str(way / "text.txt")], "validation": 0.1}}, quiet=True
+    )
+    new = first_loss(trained)
+    assert first_loss(continued) < new - 0.5
+    recorded = artifact.read_manifest(trained)["metrics"]["validation"]["loss"]
+    assert first_loss(continued) == pytest.approx(recorded, abs=0.4)
+    facts = artifact.read_manifest(continued)
     assert facts["parents"]["checkpoint"] == artifact.identity(trained)
     assert facts["parents"]["tokenizer"] == artifact.identity(trained)
-    assert f"Trained on from `{trained}`" in (on / "README.md").read_text(encoding="utf-8")
-    assert AutoTokenizer.from_pretrained(str(on)).get_vocab() == AutoTokenizer.from_pretrained(str(trained)).get_vocab()
+    assert f"continued from `{trained}`" in (continued / "README.md").read_text(encoding="utf-8")
+    vocabularies = [AutoTokenizer.from_pretrained(str(folder)).get_vocab() for folder in (continued, trained)]
+    assert vocabularies[0] == vocabularies[1]
 
 
 def test_the_vocabulary_grows_and_the_artifact_is_plain(extended, trained, domain):
@@ -90,8 +93,8 @@ def test_the_vocabulary_grows_and_the_artifact_is_plain(extended, trained, domai
     assert filled.shape[-1] == len(after) and torch.isfinite(filled).all()
 
 
-def test_it_is_stopped_and_started_again_to_the_bit(extended, tmp_path, monkeypatch):
-    given, smooth = extended
+def test_a_resumed_run_equals_an_uninterrupted_one(extended, tmp_path, monkeypatch):
+    given, uninterrupted = extended
     step = Loop._step
 
     def stopped(self, batches):
@@ -100,16 +103,16 @@ def test_it_is_stopped_and_started_again_to_the_bit(extended, tmp_path, monkeypa
             raise KeyboardInterrupt
         return done
 
-    rough = given | {"output": str(tmp_path / "rough")}
+    interrupted = given | {"output": str(tmp_path / "interrupted")}
     monkeypatch.setattr(Loop, "_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        headstart.pretrain(rough, quiet=True)
+        headstart.pretrain(interrupted, quiet=True)
     monkeypatch.setattr(Loop, "_step", step)
-    again = headstart.pretrain(rough, quiet=True)
-    assert (again / "model.safetensors").read_bytes() == (smooth / "model.safetensors").read_bytes()
+    resumed = headstart.pretrain(interrupted, quiet=True)
+    assert (resumed / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
-def test_plan_evaluate_and_finetune_follow(extended, domain, way, recipe_of, tmp_path):
+def test_plan_evaluate_and_finetune_work_on_it(extended, domain, way, recipe_of, tmp_path):
     given, folder = extended
     planned = headstart.plan(given)
     assert planned["size"]["parameters"] == artifact.read_manifest(folder)["parameters"]
@@ -119,23 +122,23 @@ def test_plan_evaluate_and_finetune_follow(extended, domain, way, recipe_of, tmp
 
 
 @pytest.mark.parametrize("growth", [{"layers": 4}, {"hidden": 256}])
-def test_a_grown_network_is_far_ahead_of_a_new_one_of_its_size(way, recipe_of, trained, tmp_path, growth):
+def test_a_grown_network_is_far_ahead_of_a_new_one_of_the_same_size(way, recipe_of, trained, tmp_path, growth):
     text = {"corpus": {"files": [str(way / "text.txt")], "validation": 0.1, "prepared": str(tmp_path / "shared")}}
     config = AutoConfig.from_pretrained(str(trained))
     config.update({"num_hidden_layers": 4} if "layers" in growth else {"hidden_size": 256, "num_attention_heads": 4})
     AutoModelForMaskedLM.from_config(config).save_pretrained(str(tmp_path / "new"))
     for path in trained.glob("tokenizer*.json"):
         shutil.copy2(path, tmp_path / "new")
-    found = {}
+    losses = {}
     for name, path, settings in (("grown", trained, {"grow": growth}), ("new", tmp_path / "new", {})):
         given = recipe(way, recipe_of, tmp_path / f"{name}-run", path, training={"budget": "5 steps"}) | text
         given["backbone"] = {**given["backbone"], **settings}
-        found[name] = artifact.read_manifest(headstart.pretrain(given, quiet=True))["metrics"]["validation"]["loss"]
+        losses[name] = artifact.read_manifest(headstart.pretrain(given, quiet=True))["metrics"]["validation"]["loss"]
     model = AutoModelForMaskedLM.from_pretrained(str(tmp_path / "grown-run"))
     assert model.config.num_hidden_layers == growth.get("layers", 2)
     assert model.config.hidden_size == growth.get("hidden", 128)
-    said = artifact.read_manifest(trained)["metrics"]["validation"]["loss"]
-    assert found["grown"] < found["new"] - 0.5 and found["grown"] < said + 0.3, (found, said)
+    recorded = artifact.read_manifest(trained)["metrics"]["validation"]["loss"]
+    assert losses["grown"] < losses["new"] - 0.5 and losses["grown"] < recorded + 0.3, (losses, recorded)
 
 
 def test_a_run_is_tied_to_its_checkpoint(extended, trained, tmp_path):
@@ -151,8 +154,8 @@ def test_a_run_is_tied_to_its_checkpoint(extended, trained, tmp_path):
         headstart.pretrain(moved, quiet=True)
 
 
-def test_a_decoder_whose_tokenizer_knows_one_special_token(domain, way, recipe_of, tmp_path):
-    """As GPT-2's: what ends a text opens it too, and nothing is there for padding."""
+def test_a_decoder_whose_tokenizer_has_one_special_token(domain, way, recipe_of, tmp_path):
+    """As in GPT-2: the token that ends a text also begins it, and there is no padding token."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -169,12 +172,12 @@ def test_a_decoder_whose_tokenizer_knows_one_special_token(domain, way, recipe_o
     given = recipe(domain, recipe_of, tmp_path / "out", tmp_path / "gpt2", objective={"name": "causal_lm"})
     folder = headstart.pretrain(given | {"tokenizer": {"extend": 30}}, quiet=True)
     model, tokenizer = headstart.load(folder)
-    assert len(tokenizer) == 530 == model.config.vocab_size, "30 tokens on 500, past the 12 spare rows"
+    assert len(tokenizer) == 530 == model.config.vocab_size, "30 tokens beyond 500, more than the 12 spare rows"
     assert tokenizer.model_max_length == 64
 
 
-def test_recipes_that_use_none_of_it_are_filled_as_ever(way, recipe_of):
-    """Runs, tokenizers and shards are named by a hash of their settings: a new key would make others of them."""
+def test_the_keys_of_a_filled_recipe_are_stable(way, recipe_of):
+    """Runs, tokenizers and shards are named by a hash of their settings: a new key would change the names."""
     filled = config.to_dict(config.fill(PretrainRecipe, recipe_of["pretrain"](way)))
     assert list(filled) == [
         "seed", "output", "corpus", "tokenizer", "backbone", "objective", "warm_start", "training", "cost",
@@ -191,10 +194,10 @@ def test_recipes_that_use_none_of_it_are_filled_as_ever(way, recipe_of):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"objective": {"name": "causal_lm"}}, r"does not train .*, which holds a 'bert' of the family encoder"),
+        ({"objective": {"name": "causal_lm"}}, r"does not train .*, which is a 'bert' of the family encoder"),
         ({"backbone": {"family": "checkpoint"}}, r"backbone\.path is missing"),
-        ({"backbone": {"family": "checkpoint", "path": "nowhere"}}, r"backbone\.path is 'nowhere', and there is no"),
-        ({"backbone": "encoder", "tokenizer": {"extend": 9}}, r"extend is 9, and there is no tokenizer to extend"),
+        ({"backbone": {"family": "checkpoint", "path": "nowhere"}}, r"backbone\.path is 'nowhere', but there is no"),
+        ({"backbone": "encoder", "tokenizer": {"extend": 9}}, r"extend is 9, but there is no tokenizer to extend"),
     ],
 )
 def test_wrong_starts_are_refused(domain, recipe_of, trained, tmp_path, change, words):
@@ -204,12 +207,12 @@ def test_wrong_starts_are_refused(domain, recipe_of, trained, tmp_path, change, 
 
 def test_another_tokenizer_is_refused(domain, recipe_of, trained, checkpoint, tmp_path):
     given = recipe(domain, recipe_of, tmp_path / "x", trained, tokenizer={"path": str(checkpoint("bert"))})
-    with pytest.raises(RecipeError, match=r"tokenizer\.path gives .* the id .*, .* the id .*Leave out tokenizer\.path"):
+    with pytest.raises(RecipeError, match=r"the id of .* in the run's tokenizer, but .*Remove tokenizer\.path"):
         headstart.pretrain(given, quiet=True)
 
 
 def test_text_without_new_words_is_refused(domain, recipe_of, trained, tmp_path):
     (tmp_path / "plain.txt").write_text("and the\n\nof the lord\n\n" * 40, encoding="utf-8")
     given = recipe(domain, recipe_of, tmp_path / "x", trained, tokenizer={"extend": 9})
-    with pytest.raises(DataError, match="in one piece"):
+    with pytest.raises(DataError, match="as a single token"):
         headstart.pretrain(given | {"corpus": {"files": [str(tmp_path / "plain.txt")], "validation": 0.3}}, quiet=True)

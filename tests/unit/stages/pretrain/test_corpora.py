@@ -1,4 +1,4 @@
-"""Several corpora in one recipe: drawn from by weight or by size, measured apart and together."""
+"""Several corpora in one recipe: sampled by weight or by size, evaluated separately and together."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.stages.pretrain.learner import CorpusRows, RowBatches
 from headstart.tokens.shards import Shards
 
-SHIFT = {ord(letter): ord("α") + place for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
+SHIFT = {ord(letter): ord("α") + i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
 
 
 @pytest.fixture(scope="module")
 def folder(way, tmp_path_factory):
-    """Beside the English text a tenth as much in another script, which makes a language of it."""
-    home = tmp_path_factory.mktemp("corpora")
+    """English text, and a tenth as much in another script, which acts as a second language."""
+    corpora = tmp_path_factory.mktemp("corpora")
     lines = (way / "text.txt").read_text(encoding="utf-8").split("\n\n")
-    (home / "en.txt").write_text("\n\n".join(lines), encoding="utf-8")
-    (home / "xx.txt").write_text("\n\n".join(lines[: len(lines) // 10]).lower().translate(SHIFT), encoding="utf-8")
-    return home
+    (corpora / "en.txt").write_text("\n\n".join(lines), encoding="utf-8")
+    (corpora / "xx.txt").write_text("\n\n".join(lines[: len(lines) // 10]).lower().translate(SHIFT), encoding="utf-8")
+    return corpora
 
 
 def recipe(folder, recipe_of, output, corpus, **training):
@@ -43,7 +43,7 @@ def mixed(folder, recipe_of):
     return headstart.pretrain(recipe(folder, recipe_of, folder / "mixed", corpus), quiet=True)
 
 
-def test_what_was_read_is_told_together_and_apart(mixed):
+def test_the_manifest_reports_totals_and_each_corpus(mixed):
     facts = artifact.read_manifest(mixed)
     validation = facts["metrics"]["validation"]
     assert list(validation) == ["loss", "accuracy", "loss/en", "loss/xx", "accuracy/en", "accuracy/xx"]
@@ -60,7 +60,7 @@ def test_what_was_read_is_told_together_and_apart(mixed):
     assert any("validation/loss/xx" in line for line in curve)
 
 
-def test_a_unigram_model_knows_the_shares_too(mixed, folder):
+def test_the_unigram_entropy_follows_the_shares(mixed, folder):
     facts = artifact.read_manifest(mixed)
     counts = [Shards(path).unigrams for path in sorted((folder / "shared").glob("train-*"))]
     counts.sort(key=np.sum)
@@ -68,8 +68,8 @@ def test_a_unigram_model_knows_the_shares_too(mixed, folder):
     assert facts["metrics"]["unigram_entropy"] == pytest.approx(-(read[read > 0] * np.log(read[read > 0])).sum())
 
 
-def test_the_tokenizer_is_trained_on_text_in_the_same_shares(mixed, folder, recipe_of, tmp_path):
-    """A language of three quarters gets most of the vocabulary, however little text it has."""
+def test_the_tokenizer_is_trained_on_the_same_shares(mixed, folder, recipe_of, tmp_path):
+    """A language with a share of three quarters gets most of the vocabulary, however little text it has."""
     few = {"parts": parts(folder, en=99, xx=1)}
     other = headstart.pretrain(recipe(folder, recipe_of, tmp_path / "few", few, budget="1 steps"), quiet=True)
 
@@ -80,7 +80,7 @@ def test_the_tokenizer_is_trained_on_text_in_the_same_shares(mixed, folder, reci
     assert foreign(mixed) > 2 * foreign(other) > 0
 
 
-def test_stopped_and_started_again_it_ends_as_if_nothing_had_happened(mixed, folder, recipe_of, tmp_path, monkeypatch):
+def test_a_resumed_run_equals_an_uninterrupted_one(mixed, folder, recipe_of, tmp_path, monkeypatch):
     from headstart.training.loop import Loop
 
     step = Loop._step
@@ -92,20 +92,20 @@ def test_stopped_and_started_again_it_ends_as_if_nothing_had_happened(mixed, fol
         return done
 
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
-    rough = recipe(folder, recipe_of, tmp_path / "rough", corpus)
+    interrupted = recipe(folder, recipe_of, tmp_path / "interrupted", corpus)
     monkeypatch.setattr(Loop, "_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        headstart.pretrain(rough, quiet=True)
+        headstart.pretrain(interrupted, quiet=True)
     monkeypatch.setattr(Loop, "_step", step)
-    again = headstart.pretrain(rough, quiet=True)
-    assert (again / "model.safetensors").read_bytes() == (mixed / "model.safetensors").read_bytes()
-    assert artifact.read_manifest(again)["metrics"] == artifact.read_manifest(mixed)["metrics"]
+    resumed = headstart.pretrain(interrupted, quiet=True)
+    assert (resumed / "model.safetensors").read_bytes() == (mixed / "model.safetensors").read_bytes()
+    assert artifact.read_manifest(resumed)["metrics"] == artifact.read_manifest(mixed)["metrics"]
 
 
 def test_a_run_is_tied_to_each_of_its_corpora(mixed, folder, recipe_of):
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
     given = recipe(folder, recipe_of, mixed, corpus)
-    assert headstart.pretrain(given, quiet=True) == mixed, "finished already"
+    assert headstart.pretrain(given, quiet=True) == mixed, "it is finished"
     text = (folder / "xx.txt").read_text(encoding="utf-8")
     (folder / "xx.txt").write_text(text + "\n\nmore", encoding="utf-8")
     try:
@@ -117,7 +117,7 @@ def test_a_run_is_tied_to_each_of_its_corpora(mixed, folder, recipe_of):
 
 @pytest.mark.parametrize("exponent", [None, 0.7, 0.0])
 def test_sizes_with_an_exponent(folder, recipe_of, tmp_path, exponent):
-    """The shares follow n^exponent of the tokens that the shards really hold, n where nothing is said."""
+    """The shares follow n^exponent of the tokens in the shards, and n without an exponent."""
     corpus = {"parts": parts(folder, en=None, xx=None), "exponent": exponent, "prepared": str(folder / "by-size")}
     out = headstart.pretrain(recipe(folder, recipe_of, tmp_path / "out", corpus, budget="1 steps"), quiet=True)
     each = artifact.read_manifest(out)["data"]["corpora"]
@@ -127,7 +127,7 @@ def test_sizes_with_an_exponent(folder, recipe_of, tmp_path, exponent):
     assert each["en"]["share"] / each["xx"]["share"] == pytest.approx(expected)
 
 
-def test_plan_and_evaluate_know_several(mixed, folder, recipe_of):
+def test_plan_and_evaluate_accept_several(mixed, folder, recipe_of):
     corpus = parts(folder, en=1, xx=3)
     planned = headstart.plan(recipe(folder, recipe_of, "none", corpus, budget="1 epoch"))
     size = sum((folder / name).stat().st_size for name in ("en.txt", "xx.txt"))
@@ -136,7 +136,7 @@ def test_plan_and_evaluate_know_several(mixed, folder, recipe_of):
 
 
 def test_shards_are_those_of_the_corpus_alone(mixed, folder, recipe_of, tmp_path):
-    """Weights and names are no part of what is encoded, so that another mixture reads the same shards."""
+    """Weights and names do not change the encoded text, so another mixture reads the same shards."""
     tokenizer = next((folder / "shared").glob("tokenizer-*"))
     alone = {"files": [str(folder / "en.txt")], "validation": 0.1, "prepared": str(folder / "shared")}
     given = recipe(folder, recipe_of, tmp_path / "alone", alone, budget="1 steps")
@@ -148,12 +148,12 @@ def test_shards_are_those_of_the_corpus_alone(mixed, folder, recipe_of, tmp_path
 def test_an_error_names_the_corpus(folder, recipe_of, tmp_path):
     (tmp_path / "bad.txt").write_text("one line\n", encoding="utf-8")
     corpus = [*parts(folder, en=1), {"name": "bad", "files": [str(tmp_path / "bad.txt")], "weight": 1}]
-    with pytest.raises(DataError, match="corpus 'bad': of the corpus's 1 documents none falls into"):
+    with pytest.raises(DataError, match="corpus 'bad': none of the 1 documents of the corpus is in the"):
         headstart.pretrain(recipe(folder, recipe_of, tmp_path / "x", corpus), quiet=True)
 
 
-def test_a_batch_holds_each_row_under_its_own_number(mixed, folder):
-    """What the feed gives for a number is the row of that corpus, and the noise goes by the common number."""
+def test_a_batch_has_each_row_at_its_index(mixed, folder):
+    """The feed returns the corpus's row for an index, and the noise depends on the common index."""
     from transformers import AutoTokenizer
 
     from headstart.core.data import Sample
@@ -164,13 +164,13 @@ def test_a_batch_holds_each_row_under_its_own_number(mixed, folder):
     vocabulary = vocabulary_of(AutoTokenizer.from_pretrained(str(mixed)))
     objective = build("objectives", resolve("objectives", "masked_lm").Config())
     shards = [Shards(path) for path in sorted((folder / "shared").glob("validation-*"))]
-    rows = [cut(one, vocabulary, objective.row_shape(32)) for one in shards]
-    feed = RowBatches([CorpusRows(str(n), 0.5, one) for n, one in enumerate(rows)], objective, vocabulary, 0)
+    rows = [cut(folder_shards, vocabulary, objective.row_shape(32)) for folder_shards in shards]
+    feed = RowBatches([CorpusRows(str(n), 0.5, source) for n, source in enumerate(rows)], objective, vocabulary, 0)
     assert len(feed) == len(rows[0]) + len(rows[1]) and [part.size for part in feed.parts] == [len(r) for r in rows]
     first = len(rows[0])
-    asked = [Sample(0, first + 2), Sample(0, 1), Sample(3, first), Sample(0, 0)]
-    found = feed.rows.rows(asked).ids
+    samples = [Sample(0, first + 2), Sample(0, 1), Sample(3, first), Sample(0, 0)]
+    ids = feed.rows.rows(samples).ids
     expected = [rows[1].rows([Sample(0, 2)]), rows[0].rows([Sample(0, 1)]), rows[1].rows([Sample(0, 0)])]
-    assert all((found[place] == one.ids[0]).all() for place, one in enumerate(expected))
-    alone = feed.batch(asked[:1])
-    assert (feed.batch(asked)["input_ids"][0] == alone["input_ids"][0]).all()
+    assert all((ids[i] == row.ids[0]).all() for i, row in enumerate(expected))
+    alone = feed.batch(samples[:1])
+    assert (feed.batch(samples)["input_ids"][0] == alone["input_ids"][0]).all()

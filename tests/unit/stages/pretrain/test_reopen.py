@@ -1,4 +1,4 @@
-"""A checkpoint's pre-training opened again: rehearsed beside a task, and measured before and after one."""
+"""The reopened pre-training of a checkpoint: rehearsed beside a task, and evaluated before and after it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from transformers import pipeline
 
 import headstart
 from headstart.adaptation.full import Full
-from headstart.adaptation.rehearsal import Rehearse
+from headstart.adaptation.rehearsal import Rehearsal
 from headstart.core.data import Sample
 from headstart.core.errors import ArtifactError
 from headstart.evaluation.forgetting import Forgetting
-from headstart.stages.finetune.cell import TaskLearner
+from headstart.stages.finetune.learner import TaskLearner
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.tasks.classify import Classify
 from headstart.tasks.labelled import read
@@ -41,11 +41,11 @@ def source(way, task) -> CheckpointFolder:
     return CheckpointFolder(way / "pretrained", task, 0, Pretraining)
 
 
-def test_the_untouched_checkpoint_has_forgotten_nothing(way, pretraining, source):
-    found = pretraining.forgetting(source.pretrained())
-    assert found.change == pytest.approx(0, abs=1e-5)
+def test_the_unchanged_checkpoint_has_forgotten_nothing(way, pretraining, source):
+    forgetting = pretraining.forgetting(source.pretrained())
+    assert forgetting.change == pytest.approx(0, abs=1e-5)
     stated = json.loads((way / "pretrained" / "headstart.json").read_text())["metrics"]["validation"]["loss"]
-    assert found.before == pytest.approx(stated, abs=0.02), "the loss that pre-training itself measured"
+    assert forgetting.before == pytest.approx(stated, abs=0.02), "the loss that pre-training recorded"
 
 
 def test_the_networks_share_their_body_and_the_old_head_stays(pretraining, source):
@@ -59,15 +59,15 @@ def test_the_networks_share_their_body_and_the_old_head_stays(pretraining, sourc
     assert pretraining.forgetting(model).change > 0.01
 
 
-def test_rows_are_drawn_by_the_samples_identity(pretraining):
+def test_the_sample_determines_the_row(pretraining):
     samples = [Sample(0, 3), Sample(0, 4), Sample(1, 3)]
-    one, other = pretraining.batch(samples), pretraining.batch(samples[::-1])
-    assert torch.equal(one["input_ids"], other["input_ids"].flip(0))
-    assert not torch.equal(one["input_ids"][0], one["input_ids"][2])
+    batch, reversed_batch = pretraining.batch(samples), pretraining.batch(samples[::-1])
+    assert torch.equal(batch["input_ids"], reversed_batch["input_ids"].flip(0))
+    assert not torch.equal(batch["input_ids"][0], batch["input_ids"][2])
 
 
-def test_a_share_of_the_rows_is_rehearsed(source, task):
-    method = Rehearse(Rehearse.Config(share=0.3))
+def test_a_fraction_of_the_rows_is_rehearsed(source, task):
+    method = Rehearsal(Rehearsal.Config(share=0.3))
     model = method.adapt(source)
     batch = {"labels": torch.zeros(1)}
     samples = [Sample(epoch, index) for epoch in range(5) for index in range(40)]
@@ -79,26 +79,26 @@ def test_a_share_of_the_rows_is_rehearsed(source, task):
     assert {name for name, p in model.named_parameters() if p.requires_grad} == {n for n, _ in model.named_parameters()}
 
 
-def test_the_loss_weighs_a_rehearsed_row_like_a_labelled_one(way, source, task):
-    method = Rehearse(Rehearse.Config(share=1.0, weight=0.5))
+def test_a_rehearsed_row_has_the_weight_of_a_labeled_one(way, source, task):
+    method = Rehearsal(Rehearsal.Config(share=1.0, weight=0.5))
     model = method.adapt(source).eval()
-    reading = source.reading(32)
+    spec = source.input_spec(32)
     rows = read(way / "train.csv", task.columns("train")).take(range(4))
-    plain = task.collate(task.encode(rows, reading, training=True), reading)
+    plain = task.collate(task.encode(rows, spec, training=True), spec)
     batch = method.extend(plain, [Sample(0, index) for index in range(4)])
-    old = {name.removeprefix("rehearsal/"): t for name, t in batch.items() if name.startswith("rehearsal/")}
-    opened = method._rehearsal
-    mean = opened.loss(method._network.eval(), old) / opened.weight(old)
+    rehearsed = {name.removeprefix("rehearsal/"): t for name, t in batch.items() if name.startswith("rehearsal/")}
+    opened = method._replay
+    mean = opened.loss(method._network.eval(), rehearsed) / opened.weight(rehearsed)
     expected = task.loss(model, plain) + 0.5 * 4 * mean
     assert method.loss(task, model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def train(method, source, task, way, folder: Path) -> tuple[torch.nn.Module, Forgetting]:
-    reading = source.reading(32)
+    spec = source.input_spec(32)
     examples = read(way / "train.csv", task.columns("train"))
     model = method.adapt(source)
-    encoded = task.encode(examples, reading, training=True)
-    learner = TaskLearner(model, task, method, reading, encoded, encoded[:8], examples.labels[:8])
+    encoded = task.encode(examples, spec, training=True)
+    learner = TaskLearner(model, task, method, spec, encoded, encoded[:8], examples.labels[:8])
     settings = TrainingSettings(budget="40 steps", learning_rate=2e-3, precision="fp32", eval_count=0)
     Loop(learner, settings, batch_size=8, seed=0, folder=folder, fingerprint="test").run()
     return model, Pretraining(way / "pretrained").forgetting(model)
@@ -106,19 +106,19 @@ def train(method, source, task, way, folder: Path) -> tuple[torch.nn.Module, For
 
 def test_rehearsal_forgets_less_than_plain_fine_tuning(way, source, task, tmp_path):
     _, full = train(Full(), source, task, way, tmp_path / "full")
-    _, guarded = train(Rehearse(Rehearse.Config(share=1.0)), source, task, way, tmp_path / "guarded")
+    _, rehearsed = train(Rehearsal(Rehearsal.Config(share=1.0)), source, task, way, tmp_path / "rehearsed")
     assert full.change > 0.02
-    assert guarded.change < full.change - 0.02
+    assert rehearsed.change < full.change - 0.02
 
 
 def test_a_folder_of_unknown_origin_is_refused(way, tmp_path):
-    with pytest.raises(ArtifactError, match="does not tell how it was pre-trained"):
+    with pytest.raises(ArtifactError, match="does not record how it was pre-trained"):
         Pretraining(tmp_path)
-    with pytest.raises(ArtifactError, match="does not tell how it was pre-trained"):
+    with pytest.raises(ArtifactError, match="does not record how it was pre-trained"):
         Pretraining(way / "tuned")
 
 
-def test_a_run_tells_forgetting_in_its_table_and_loads_a_network_of_ours(way, recipe_of, tmp_path):
+def test_the_table_reports_forgetting_and_the_model_loads(way, recipe_of, tmp_path):
     recipe = recipe_of["finetune"](
         way, output=str(tmp_path / "tuned"), forgetting=True, adaptation={"name": "features", "layers": "mix"},
         compare_with=["majority", "full", "rehearsal", "gradual_unfreezing"],
@@ -132,7 +132,7 @@ def test_a_run_tells_forgetting_in_its_table_and_loads_a_network_of_ours(way, re
     assert "import headstart.adaptation.on_top_network" in (folder / "README.md").read_text()
     model, _ = headstart.load(folder)
     assert type(model).__name__ == "OnTopForSequenceClassification"
-    (said,) = pipeline("text-classification", model=str(folder))("In the beginning God created the heaven.")
-    assert said["label"] in set(manifest["task"]["labels"])
+    (prediction,) = pipeline("text-classification", model=str(folder))("In the beginning God created the heaven.")
+    assert prediction["label"] in set(manifest["task"]["labels"])
     scores = headstart.evaluate(folder, way / "test.csv")
     assert scores["accuracy"] == pytest.approx(manifest["metrics"]["features"][0]["accuracy"])

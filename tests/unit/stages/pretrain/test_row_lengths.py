@@ -1,4 +1,4 @@
-"""A recipe with short rows first and long ones later, from raw text to checkpoint."""
+"""A recipe with short rows first and long rows later, from raw text to checkpoint."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ def losses(folder):
 
 
 @pytest.fixture(scope="module")
-def smooth(way, recipe_of, tmp_path_factory):
-    return headstart.pretrain(recipe(way, recipe_of, tmp_path_factory.mktemp("smooth") / "out"), quiet=True)
+def uninterrupted(way, recipe_of, tmp_path_factory):
+    return headstart.pretrain(recipe(way, recipe_of, tmp_path_factory.mktemp("uninterrupted") / "out"), quiet=True)
 
 
-def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, way, recipe_of, tmp_path, monkeypatch):
+def test_a_run_resumed_in_the_second_phase_equals_an_uninterrupted_one(
+    uninterrupted, way, recipe_of, tmp_path, monkeypatch
+):
     shapes = []
     batch, step = RowBatches.batch, Loop._step
 
     def seen(self, samples):
-        made = batch(self, samples)
-        shapes.append(tuple(made["input_ids"].shape))
-        return made
+        result = batch(self, samples)
+        shapes.append(tuple(result["input_ids"].shape))
+        return result
 
     def stopped(self, batches):
         done = step(self, batches)
@@ -53,23 +55,23 @@ def test_stopped_in_the_second_phase_it_ends_as_if_nothing_had_happened(smooth, 
             os.kill(os.getpid(), signal.SIGINT)
         return done
 
-    rough = recipe(way, recipe_of, tmp_path / "rough")
+    interrupted = recipe(way, recipe_of, tmp_path / "interrupted")
     monkeypatch.setattr(Loop, "_step", stopped)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            headstart.pretrain(rough, quiet=True)
+            headstart.pretrain(interrupted, quiet=True)
     monkeypatch.setattr(Loop, "_step", step)
     monkeypatch.setattr(RowBatches, "batch", seen)
-    folder = headstart.pretrain(rough, quiet=True)
+    folder = headstart.pretrain(interrupted, quiet=True)
     assert [width for _, width in shapes[:2]] == [16, 64], "a batch of each, to count FLOPs"
     assert shapes[2:] == [(4, 64)] * 3
-    assert losses(folder) == losses(smooth)
-    assert (folder / "model.safetensors").read_bytes() == (smooth / "model.safetensors").read_bytes()
-    assert artifact.read_manifest(folder)["metrics"] == artifact.read_manifest(smooth)["metrics"]
+    assert losses(folder) == losses(uninterrupted)
+    assert (folder / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+    assert artifact.read_manifest(folder)["metrics"] == artifact.read_manifest(uninterrupted)["metrics"]
 
 
-def test_tokens_epochs_and_flops_are_those_of_both_phases(smooth, way, recipe_of):
-    facts = artifact.read_manifest(smooth)
+def test_tokens_epochs_and_flops_are_those_of_both_phases(uninterrupted, way, recipe_of):
+    facts = artifact.read_manifest(uninterrupted)
     progress, tokens = facts["progress"], facts["data"]["train"]["tokens"]
     assert progress["tokens"] == 12 * 256 and facts["recipe"]["training"]["seq_length"] == PHASES
     # 14 of 16 and 62 of 64 tokens in a row are text, and [SEP]s between documents are few.
@@ -85,21 +87,21 @@ def test_tokens_epochs_and_flops_are_those_of_both_phases(smooth, way, recipe_of
     assert headstart.plan(recipe(way, recipe_of, "none", budget="1 min"))["forecast"]["seconds"] == pytest.approx(60)
 
 
-def test_held_out_rows_have_the_first_length(smooth, way):
-    """So that the curve has no step where the rows change; `evaluate` measures alike."""
-    found = headstart.evaluate(smooth, way / "other.txt")
+def test_held_out_rows_have_the_first_length(uninterrupted, way):
+    """So the curve has no step where the length changes; `evaluate` uses the same rows."""
+    scores = headstart.evaluate(uninterrupted, way / "other.txt")
     single = headstart.evaluate(way / "pretrained", way / "other.txt")
-    assert found["rows"] == pytest.approx(single["rows"] * 30 / 14, rel=0.05)
+    assert scores["rows"] == pytest.approx(single["rows"] * 30 / 14, rel=0.05)
 
 
-def test_the_model_must_read_the_longest(way, recipe_of, tmp_path):
+def test_the_model_must_read_the_longest_rows(way, recipe_of, tmp_path):
     wrong = recipe(way, recipe_of, tmp_path / "x", seq_length=[PHASES[0], {"length": 1024, "share": 0.5}])
     with pytest.raises(RecipeError, match=r"seq_length is 1024; backbone\.max_length is 512"):
         headstart.pretrain(wrong, quiet=True)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(256, (16, 4)), (300, (18, 4)), (40, (2, 1))])
-def test_an_update_holds_whole_rows(tokens, rows):
+def test_an_update_has_whole_rows(tokens, rows):
     settings = PretrainTraining(seq_length=PHASES, batch_tokens=tokens)
     assert tuple(settings.rows_of(phase.length) for phase in settings.phases) == rows
     assert settings.longest == 64

@@ -1,4 +1,4 @@
-"""A recipe that starts its embeddings from counts."""
+"""Embeddings that start from co-occurrence counts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def recipe(way, recipe_of, output, **changes):
         ({"name": "permuted_lm"}, {"family": "xlnet", "size": "tiny"}),
     ],
 )
-def test_embeddings_start_where_the_counts_say(way, recipe_of, tmp_path, objective, backbone):
+def test_embeddings_start_at_the_counted_vectors(way, recipe_of, tmp_path, objective, backbone):
     settings = {"objective": objective, "backbone": backbone, "warm_start": {"window": 3}}
     folder = headstart.pretrain(recipe(way, recipe_of, tmp_path / "out", **settings), quiet=True)
     model, _ = headstart.load(folder)
     table = model.get_input_embeddings().weight.detach()
-    homes = [home for home in (way / "warm").glob("vectors-*") if artifact.is_complete(home)]
-    found = [torch.from_numpy(np.load(home / "vectors.npy")) for home in homes]
-    vectors = next(one for one in found if one.shape[1] == table.shape[1])
+    folders = [path for path in (way / "warm").glob("vectors-*") if artifact.is_complete(path)]
+    tables = [torch.from_numpy(np.load(path / "vectors.npy")) for path in folders]
+    vectors = next(counted for counted in tables if counted.shape[1] == table.shape[1])
     known = vectors.norm(dim=1) > 0
     assert known.sum() > 100
-    alike = torch.nn.functional.cosine_similarity(table[: len(vectors)][known], vectors[known])
-    assert alike.min() > 0.999
+    similarity = torch.nn.functional.cosine_similarity(table[: len(vectors)][known], vectors[known])
+    assert similarity.min() > 0.999
 
 
 def test_the_first_loss_is_near_the_unigram_entropy(way, recipe_of, tmp_path):
@@ -52,10 +52,10 @@ def test_the_first_loss_is_near_the_unigram_entropy(way, recipe_of, tmp_path):
     assert facts["validation"]["loss"] == pytest.approx(facts["unigram_entropy"], abs=0.25)
 
 
-def test_a_student_that_starts_from_its_teacher_needs_none(way, recipe_of, tmp_path):
+def test_a_student_that_starts_from_its_teacher_is_refused(way, recipe_of, tmp_path):
     given = recipe(way, recipe_of, tmp_path / "out", warm_start={})
     given["objective"] = {"name": "distillation", "teacher": str(way / "pretrained")}
-    with pytest.raises(RecipeError, match=r"objective\.teacher has learnt its token vectors.*initialise to false"):
+    with pytest.raises(RecipeError, match=r"objective\.teacher has trained token embeddings.*initialise to false"):
         headstart.pretrain(given, quiet=True)
 
 

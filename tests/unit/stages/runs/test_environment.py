@@ -1,4 +1,4 @@
-"""The allocator's settings must be there when a process starts: a verb that computes starts itself anew, once."""
+"""The allocator's settings must be there when a process starts: a verb that trains restarts itself once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(os.getpid(), libc.mallinfo2().hblkhd - before, *sys.argv[1:])
 
 
 def mapped(verb: str, **variables: str) -> tuple[bool, int, list[str]]:
-    """Ask for 64 MB in a process with a verb; returns whether its id stayed, the bytes mapped apart, its arguments."""
+    """Allocate 64 MB in a process with a verb; return whether its id is unchanged, the mapped bytes, its arguments."""
     kept = {name: value for name, value in os.environ.items() if name != environment.TUNABLES}
     with subprocess.Popen(
         [sys.executable, "-c", _MAPPED, verb, "a b"], env=kept | variables, stdout=subprocess.PIPE, text=True
@@ -36,20 +36,20 @@ def mapped(verb: str, **variables: str) -> tuple[bool, int, list[str]]:
     return int(number) == process.pid, int(size), words
 
 
-def test_a_verb_that_computes_keeps_what_it_frees() -> None:
+def test_a_verb_that_trains_keeps_freed_memory() -> None:
     same, size, words = mapped("pretrain")
     assert same
     assert words == ["pretrain", "a", "b"]
     assert size < 64 << 20
 
 
-def test_others_and_those_who_chose_stay_as_they_are() -> None:
+def test_other_verbs_and_a_user_s_setting_are_unchanged() -> None:
     assert mapped("list")[1] >= 64 << 20
     assert mapped("pretrain", **{environment.TUNABLES: ""})[1] >= 64 << 20
 
 
-def test_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocator_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.TUNABLES, raising=False)
     assert "huge pages" in environment.allocator()
     monkeypatch.setenv(environment.TUNABLES, "glibc.malloc.arena_max=1")
-    assert environment.allocator().endswith("says: glibc.malloc.arena_max=1")
+    assert environment.allocator().endswith("GLIBC_TUNABLES: glibc.malloc.arena_max=1")

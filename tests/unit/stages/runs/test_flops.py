@@ -30,9 +30,9 @@ def counted(kind: str, tokenizer, length: int, share: float) -> float:
         "weights": torch.ones(ROWS, count),
     }
     module = LossModule(model, MaskedLM())
-    found = flops_per_token(module, batch, ROWS * length)
+    flops = flops_per_token(module, batch, ROWS * length)
     assert all(parameter.grad is None for parameter in module.parameters())
-    return found
+    return flops
 
 
 @pytest.mark.parametrize("share", [0.125, 1.0])
@@ -52,7 +52,7 @@ def test_a_shared_layer_counts_as_often_as_it_runs(tiny_tokenizer):
     assert albert == pytest.approx(bert, rel=0.1)
 
 
-def test_what_is_frozen_costs_no_backward_pass(checkpoint, tiny_tokenizer):
+def test_frozen_layers_need_no_backward_pass(checkpoint, tiny_tokenizer):
     task = Classify(Classify.Config())
     task.fit_labels(Examples({}, ["a", "b"]))
     model = CheckpointFolder(checkpoint("bert"), task, 0).pretrained()

@@ -29,19 +29,19 @@ def test_each_attempt_adds_to_the_one_before(tmp_path):
     assert second.money == pytest.approx(second.seconds, rel=0.01)
 
 
-def test_it_is_written_now_and_then_without_being_asked(tmp_path, monkeypatch):
+def test_it_is_saved_at_intervals(tmp_path, monkeypatch):
     path = tmp_path / "cost.json"
     with RecordedMeter(path, CostConfig(), energy=False) as meter:
-        meter.log(1, {})
+        meter.write_if_due()
         assert not path.exists(), "not at every step"
         monkeypatch.setattr(metering, "_INTERVAL_SECONDS", 0.0)
-        meter.log(2, {})
+        meter.write_if_due()
         assert json.loads(path.read_text())["seconds"] > 0
         assert [p.name for p in tmp_path.iterdir()] == ["cost.json"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"seconds": 3, "of a later version": 1}'])
-def test_a_torn_or_newer_record_stops_nothing(tmp_path, content):
+def test_a_damaged_or_newer_record_is_no_error(tmp_path, content):
     path = tmp_path / "cost.json"
     path.write_text(content)
     assert attempt(path, 0.0).tag().seconds >= (3 if "seconds" in content else 0)

@@ -1,4 +1,4 @@
-"""Texts of like length are embedded together, and each keeps its place."""
+"""Texts of similar length share a forward pass, and each vector belongs to its text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.stages.search.embedder import Embedder, _batches
+from headstart.stages.search.encoder import SentenceTransformersEncoder
 
 pytest.importorskip("sentence_transformers", reason="pip install 'headstart[search]'")
 
@@ -17,26 +18,26 @@ TEXTS = ["a text", "it was a bright cold day in april, and the clocks were strik
 
 
 @given(st.lists(st.integers(1, 50), max_size=40).map(sorted), st.integers(1, 200))
-def test_batches_hold_every_text_once_and_no_more_tokens_than_they_may(lengths, tokens):
+def test_batches_contain_every_text_once_and_respect_the_limit(lengths, tokens):
     batches = [lengths[batch] for batch in _batches(lengths, tokens)]
     assert [length for batch in batches for length in batch] == lengths
     for batch in batches:
         assert len(batch) == 1 or len(batch) * batch[-1] <= tokens
     for batch, after in pairwise(batches):
-        assert (len(batch) + 1) * after[0] > tokens, "the next text would not have fitted"
+        assert (len(batch) + 1) * after[0] > tokens, "the next text would not have fit"
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 4096])
-def test_every_text_keeps_its_place(checkpoint, tokens):
+def test_vectors_are_in_the_order_of_the_texts(checkpoint, tokens):
     embedder = Embedder(checkpoint("bert"), "fp32")
     together = embedder.vectors(TEXTS, tokens)
-    assert together.shape == (len(TEXTS), embedder.model.get_embedding_dimension()) and together.dtype == np.float32
+    reference = SentenceTransformersEncoder(checkpoint("bert"), embedder.device, embedder.encoder.model.dtype).model
+    assert together.shape == (len(TEXTS), reference.get_embedding_dimension()) and together.dtype == np.float32
     for text, vector in zip(TEXTS, together, strict=True):
         assert vector == pytest.approx(embedder.vectors([text])[0], abs=1e-5)
-    plain = embedder.model.encode(TEXTS, normalize_embeddings=True)
-    assert together == pytest.approx(plain, abs=1e-5)
+    assert together == pytest.approx(reference.encode(TEXTS, normalize_embeddings=True), abs=1e-5)
 
 
 def test_bf16_gives_nearly_the_same_directions(checkpoint):
-    whole, half = (Embedder(checkpoint("bert"), kind).vectors(TEXTS) for kind in ("fp32", "bf16"))
-    assert (whole * half).sum(1).min() > 0.999
+    full, half = (Embedder(checkpoint("bert"), kind).vectors(TEXTS) for kind in ("fp32", "bf16"))
+    assert (full * half).sum(1).min() > 0.999

@@ -1,4 +1,4 @@
-"""A study's table on screens of several widths and in a pipe."""
+"""The table of a study on screens of several widths and in a pipe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from headstart.studies.judge.tables import Table, TableColumn
+from headstart.studies.judge.tables import StudyTable, TableColumn
 from headstart.studies.render import terminal
 
 
-def _table() -> Table:
+def _table() -> StudyTable:
     names = ["task", "system", "metric", "seeds", "mean", "sd", "low", "high", "lead over svm", "lead low",
              "lead high", "effect", "overlap", "mean without overlap", "failed seeds", "state"]  # fmt: skip
     numbers = {"seeds", "mean", "sd", "low", "high", "lead over svm", "lead low", "lead high", "effect"}
@@ -21,7 +21,7 @@ def _table() -> Table:
         ["sst2", "svm", "accuracy", 5, 55.2, 3.6, 50.8, 59.7, None, None, None, None, None, None, None, ""],
         ["rte", "minilm/features", None, 0, *[None] * 11, "not run yet: seeds 0, 1, 2, 3, 4"],
     ]  # fmt: skip
-    return Table("table", "Scores in full", columns, rows, [False, False, True])
+    return StudyTable("table", "Scores in full", columns, rows, [False, False, True])
 
 
 def _shown(width: int, is_terminal: bool) -> list[str]:
@@ -32,24 +32,26 @@ def _shown(width: int, is_terminal: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_no_cell_is_cut_and_what_is_not_shown_is_named(width: int) -> None:
+def test_no_cell_is_cut_and_columns_left_out_are_named(width: int) -> None:
     lines = _shown(width, is_terminal=True)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "…" not in text and "70.4 (66.5 to 74.3)" in text and "15.2 (9.9 to 20.6)" in text
-    gone = {name.strip(" .") for name in " ".join(lines).partition("want of width:")[2].split(",")} - {""}
-    heads = {head.strip() for head in lines[0].split("┃")}
-    assert gone.isdisjoint(heads)
-    assert gone | heads >= {"task", "system", "seeds", "sd", "effect", "overlap", "failed seeds", "state"}
-    assert {"task", "system", "mean (95 %)", "lead over svm (95 %)"} <= heads
+    left_out = {
+        name.strip(" .") for name in " ".join(" ".join(lines).split()).partition("do not fit:")[2].split(",")
+    } - {""}
+    headers = {header.strip() for header in lines[0].split("┃")}
+    assert left_out.isdisjoint(headers)
+    assert left_out | headers >= {"task", "system", "seeds", "sd", "effect", "overlap", "failed seeds", "state"}
+    assert {"task", "system", "mean (95 %)", "lead over svm (95 %)"} <= headers
 
 
-def test_a_narrower_screen_goes_without_more() -> None:
+def test_a_narrower_screen_shows_fewer_columns() -> None:
     counts = [_shown(width, is_terminal=True)[0].count("┃") for width in (80, 100, 140)]
     assert counts == sorted(counts) and counts[0] < counts[-1]
 
 
-def test_brackets_in_a_reason_are_shown_as_they_stand() -> None:
+def test_brackets_in_a_reason_are_not_read_as_markup() -> None:
     table = _table()
     table.rows[2][-1] = "failed: [/data/x] is missing; pip install 'headstart[corpus]' :warning:"
     sheet = io.StringIO()
@@ -57,8 +59,8 @@ def test_brackets_in_a_reason_are_shown_as_they_stand() -> None:
     assert table.rows[2][-1] in sheet.getvalue()
 
 
-def test_a_pipe_gets_every_column_and_one_line_a_row() -> None:
+def test_a_pipe_gets_every_column_and_one_line_per_row() -> None:
     lines = _shown(80, is_terminal=False)
     assert "mean without overlap" in lines[0]
     assert any("not run yet: seeds 0, 1, 2, 3, 4" in line for line in lines)
-    assert not any("want of width" in line for line in lines)
+    assert not any("do not fit" in line for line in lines)

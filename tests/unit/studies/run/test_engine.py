@@ -1,4 +1,4 @@
-"""The engine: parents first, each once, retried, recorded, stopped by its budget; and workers that die."""
+"""The engine: parents first, each cell once, retries, failures on record, a budget; and workers that die."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ import pytest
 
 from headstart.core import artifact, config
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.studies.graph import Graph, Node, home, is_finished
+from headstart.studies.graph import Graph, Node, cell_dir, is_finished
 from headstart.studies.judge.results import lost
 from headstart.studies.run import engine as study_engine
-from headstart.studies.run import jobs as study_cells
+from headstart.studies.run import jobs
 from headstart.studies.run.workers import LocalWorkers
 
 
 def graph_of(*rows) -> Graph:
-    """Nodes by name, each with its parents' names; names stand for themselves, not for hashes."""
+    """Nodes by name, each with the names of its parents; the names are not hashes."""
     graph = Graph()
     for name, *parents in rows:
         graph.add(Node("baseline", {}, tuple(parents), {}, name))
     return graph
 
 
-class Stub:
-    """Performs orders by a plan: a list of answers for each node; finishing writes the artifact."""
+class StubExecutor:
+    """Answers jobs by a plan, a list of answers for each node; a finished job writes its artifact."""
 
     capacity = 2
 
     def __init__(self, output: Path, plan=None):
-        self.output, self.plan, self.began, self.waiting, self.closed = output, plan or {}, [], [], False
+        self.output, self.plan, self.started, self.waiting, self.closed = output, plan or {}, [], [], False
 
-    def submit(self, key, order):
-        assert json.loads(order)["node"]["id"] == key
-        assert all(is_finished(self.output, parent) for parent in json.loads(order)["node"]["parents"])
-        self.began.append(key)
+    def submit(self, key, job):
+        assert json.loads(job)["node"]["id"] == key
+        assert all(is_finished(self.output, parent) for parent in json.loads(job)["node"]["parents"])
+        self.started.append(key)
         self.waiting.append(key)
         assert len(self.waiting) <= self.capacity
 
     def wait(self):
         key = self.waiting.pop(0)
-        said = self.plan.get(key, [])
-        answer = said.pop(0) if said else {"ended": "finished", "seconds": 1.0}
+        planned = self.plan.get(key, [])
+        answer = planned.pop(0) if planned else {"ended": "finished", "seconds": 1.0}
         if answer["ended"] == "finished":
-            with artifact.staged(home(self.output, key), "cell") as staging:
+            with artifact.staged(cell_dir(self.output, key), "cell") as staging:
                 (staging / "result.json").write_text('{"cost": {"seconds": 1.0}}')
         return [(key, json.dumps(answer))]
 
@@ -56,62 +56,62 @@ class Stub:
 
 
 def run(graph, output, plan=None, **settings):
-    stub = Stub(output, plan)
-    tally = study_engine.run(graph, output, stub, lambda *_: None, **settings)
+    stub = StubExecutor(output, plan)
+    summary = study_engine.run(graph, output, stub, lambda *_: None, **settings)
     assert stub.closed
-    return tally, stub.began
+    return summary, stub.started
 
 
 FAILED = {"ended": "failed", "reason": "boom", "again": True}
 
 
-def test_parents_come_first_and_nothing_is_done_twice(tmp_path):
+def test_parents_run_first_and_nothing_runs_twice(tmp_path):
     graph = graph_of(("text",), ("body", "text"), ("a", "body"), ("b", "body"), ("c",))
-    tally, began = run(graph, tmp_path)
-    assert tally.finished == 5 and sorted(began) == ["a", "b", "body", "c", "text"]
-    again, began = run(graph, tmp_path)
-    assert again.finished == 5 and began == []
+    summary, started = run(graph, tmp_path)
+    assert summary.finished == 5 and sorted(started) == ["a", "b", "body", "c", "text"]
+    again, started = run(graph, tmp_path)
+    assert again.finished == 5 and started == []
     (tmp_path / "cells" / "b" / "headstart.json").unlink()
     assert run(graph, tmp_path)[1] == ["b"]
 
 
-def test_a_failure_is_tried_again_then_recorded_with_its_reason(tmp_path):
+def test_a_failed_cell_is_retried_then_recorded_with_its_reason(tmp_path):
     graph = graph_of(("a",), ("b", "a"), ("c", "b"), ("d",))
     plan = {"a": [dict(FAILED)], "b": [dict(FAILED), dict(FAILED)]}
-    tally, began = run(graph, tmp_path, plan, retries=1)
-    assert began.count("a") == 2 and began.count("b") == 2 and "c" not in began
-    assert tally.finished == 2 and tally.failed == {"b": "boom"} and tally.skipped == ["c"]
+    summary, started = run(graph, tmp_path, plan, retries=1)
+    assert started.count("a") == 2 and started.count("b") == 2 and "c" not in started
+    assert summary.finished == 2 and summary.failed == {"b": "boom"} and summary.skipped == ["c"]
     assert study_engine.reason(tmp_path, "b") == "boom (2 attempts)"
     reasons = lost(graph, {"b": "boom"})
     assert reasons["c"] == "b, which it needs, failed: boom" and "d" not in reasons
-    healed, began = run(graph, tmp_path)
-    assert healed.finished == 4 and began == ["b", "c"] and study_engine.reason(tmp_path, "b") is None
+    again, started = run(graph, tmp_path)
+    assert again.finished == 4 and started == ["b", "c"] and study_engine.reason(tmp_path, "b") is None
 
 
-def test_what_another_attempt_cannot_help_is_not_tried_again(tmp_path):
-    tally, began = run(graph_of(("a",)), tmp_path, {"a": [{**FAILED, "again": False}]}, retries=5)
-    assert began == ["a"] and tally.failed == {"a": "boom"}
+def test_a_cell_that_would_fail_again_is_not_retried(tmp_path):
+    summary, started = run(graph_of(("a",)), tmp_path, {"a": [{**FAILED, "again": False}]}, retries=5)
+    assert started == ["a"] and summary.failed == {"a": "boom"}
 
 
-def test_past_the_budget_nothing_is_begun(tmp_path):
-    graph = graph_of(*[(f"n{place}",) for place in range(10)])
-    tally, _ = run(graph, tmp_path, budget_seconds=4.0)
-    assert 4 <= tally.finished <= 5 and len(tally.unbegun) == 10 - tally.finished
-    tally, began = run(graph, tmp_path, budget_seconds=4.0)
-    assert began == [], "what earlier runs took counts"
+def test_no_cell_starts_after_the_budget_is_used_up(tmp_path):
+    graph = graph_of(*[(f"n{number}",) for number in range(10)])
+    summary, _ = run(graph, tmp_path, budget_seconds=4.0)
+    assert 4 <= summary.finished <= 5 and len(summary.not_started) == 10 - summary.finished
+    summary, started = run(graph, tmp_path, budget_seconds=4.0)
+    assert started == [], "the time of earlier runs counts"
     assert run(graph, tmp_path, budget_seconds=100.0)[0].finished == 10
 
 
-def test_attempts_that_failed_count_towards_the_budget(tmp_path):
+def test_failed_attempts_count_towards_the_budget(tmp_path):
     graph, slow = graph_of(("a",), ("b",), ("c",)), {**FAILED, "seconds": 3.0}
-    tally, _ = run(graph, tmp_path, {"a": [dict(slow), dict(slow)]}, retries=1, budget_seconds=100.0)
-    assert tally.failed and study_engine.seconds_spent(graph, tmp_path) == 2 * 1.0 + 2 * 3.0
-    assert run(graph, tmp_path, budget_seconds=7.0)[1] == [], "eight of seven seconds are spent"
-    tally, _ = run(graph, tmp_path, {"a": [dict(slow)]}, budget_seconds=100.0)
+    summary, _ = run(graph, tmp_path, {"a": [dict(slow), dict(slow)]}, retries=1, budget_seconds=100.0)
+    assert summary.failed and study_engine.seconds_spent(graph, tmp_path) == 2 * 1.0 + 2 * 3.0
+    assert run(graph, tmp_path, budget_seconds=7.0)[1] == [], "eight of seven seconds are used"
+    summary, _ = run(graph, tmp_path, {"a": [dict(slow)]}, budget_seconds=100.0)
     assert study_engine.seconds_spent(graph, tmp_path) == 2 * 1.0 + 3 * 3.0
 
 
-def test_rows_that_were_changed_meanwhile_are_not_published_under_the_old_address(tmp_path):
+def test_rows_changed_during_the_run_are_not_published_under_the_old_address(tmp_path):
     rows = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}\n" for n in range(40))
     data = {"validation": 10}
     for name in ("train", "test"):
@@ -122,21 +122,32 @@ def test_rows_that_were_changed_meanwhile_are_not_published_under_the_old_addres
     node = Node("baseline", recipe, (), reads, "baseline-1")
     (tmp_path / "test.csv").write_text(rows + "another,1\n", encoding="utf-8")
     (tmp_path / "out").mkdir()
-    said = json.loads(study_cells.run_job(study_cells.order(node, tmp_path / "out")))
-    assert "test.csv was changed after the study began" in said["reason"] and not said["again"]
+    answer = json.loads(jobs.run_job(jobs.serialize_job(node, tmp_path / "out")))
+    assert "test.csv was changed after the study began" in answer["reason"] and not answer["again"]
     (tmp_path / "test.csv").write_text(rows, encoding="utf-8")
-    assert json.loads(study_cells.run_job(study_cells.order(node, tmp_path / "out")))["ended"] == "finished"
+    assert json.loads(jobs.run_job(jobs.serialize_job(node, tmp_path / "out")))["ended"] == "finished"
 
 
-def test_errors_are_told_and_say_whether_trying_again_helps(tmp_path):
+def test_an_error_says_whether_a_retry_may_help(tmp_path):
     broken = Node("baseline", {"baseline": "majority"}, (), {}, "broken")
-    said = json.loads(study_cells.run_job(study_cells.order(broken, tmp_path)))
-    assert said["ended"] == "failed" and not said["again"] and "task is missing" in said["reason"]
+    answer = json.loads(jobs.run_job(jobs.serialize_job(broken, tmp_path)))
+    assert answer["ended"] == "failed" and not answer["again"] and "task is missing" in answer["reason"]
+
+
+def waiting_for_a_lock(workers: LocalWorkers) -> int:
+    """Return the process id of the only busy worker as soon as the kernel lists it as waiting for a lock."""
+    pid = next(iter(workers._busy.values())).process.pid
+    deadline = time.monotonic() + 120
+    while not any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines()):
+        assert time.monotonic() < deadline, "the worker does not wait for the lock"
+        time.sleep(0.01)
+    return pid
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_replaced_and_its_cell_tried_again(tmp_path):
-    """With real workers: one sleeps in its cell until it is killed; another waits for a lock that is held."""
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs the list of locks of Linux")
+def test_a_killed_worker_is_replaced_and_its_cell_retried(tmp_path):
+    """With real workers: the first waits for the lock of its cell until it is killed, the second until it is free."""
     (tmp_path / "rows.csv").write_text("text,label\ngood,1\nbad,0\n", encoding="utf-8")
     data = {"train": f"{tmp_path}/rows.csv", "validation": f"{tmp_path}/rows.csv", "test": f"{tmp_path}/rows.csv"}
     recipe = {"baseline": "majority", "task": {"kind": "classify", "text": ["text"], "label": "label"}, "data": data}
@@ -146,18 +157,17 @@ def test_a_worker_that_is_killed_is_replaced_and_its_cell_tried_again(tmp_path):
     from headstart.core.lock import FolderLock
 
     lock = FolderLock(work)
+    lock.acquire()
     workers = LocalWorkers(1, 1)
     try:
-        workers.submit("held", study_cells.order(held, tmp_path))
-        victim = next(iter(workers._busy.values())).process.pid
-        time.sleep(0.5)
-        os.kill(victim, signal.SIGKILL)
+        workers.submit("held", jobs.serialize_job(held, tmp_path))
+        os.kill(waiting_for_a_lock(workers), signal.SIGKILL)
         ((key, answer),) = workers.wait()
         assert key == "held" and "signal 9 (SIGKILL)" in answer and json.loads(answer)["again"]
-        workers.submit("held", study_cells.order(held, tmp_path))
-        time.sleep(0.5)
-        assert not is_finished(tmp_path, "held"), "another process holds it"
-        del lock
+        workers.submit("held", jobs.serialize_job(held, tmp_path))
+        waiting_for_a_lock(workers)
+        assert not is_finished(tmp_path, "held"), "another process holds the lock"
+        lock.release()
         ((_, answer),) = workers.wait()
         assert json.loads(answer)["ended"] == "finished" and is_finished(tmp_path, "held")
         assert not work.exists()
@@ -165,9 +175,9 @@ def test_a_worker_that_is_killed_is_replaced_and_its_cell_tried_again(tmp_path):
         workers.close()
 
 
-def test_an_adaptation_that_cannot_serve_is_left_out_with_its_reason(way, recipe_of, tmp_path):
+def test_an_adaptation_that_does_not_apply_is_left_out_with_its_reason(way, recipe_of, tmp_path):
     recipe = recipe_of["finetune"](way, output="cell", adaptation="zero_shot", compare_with=[])
     node = Node("finetune", config.to_dict(config.fill(FinetuneRecipe, recipe)), (), {}, "finetune-1")
-    answer = json.loads(study_cells.run_job(study_cells.order(node, tmp_path)))
-    found = json.loads((home(tmp_path, node.id) / "result.json").read_text())
-    assert answer["ended"] == "finished" and list(found) == ["left_out"] and found["left_out"]
+    answer = json.loads(jobs.run_job(jobs.serialize_job(node, tmp_path)))
+    result = json.loads((cell_dir(tmp_path, node.id) / "result.json").read_text())
+    assert answer["ended"] == "finished" and list(result) == ["left_out"] and result["left_out"]

@@ -1,4 +1,4 @@
-"""A study as a graph: what is shared, what an address depends on, what a change recomputes."""
+"""A study as a graph: shared work, what an address depends on, and what a change recomputes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headstart.core import artifact, config
 from headstart.core.errors import DataError, RecipeError
 from headstart.studies import study as stage
 from headstart.studies.definition import Study
-from headstart.studies.run import expand as study_graph
+from headstart.studies.run import expand
 from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.expand import build
 
@@ -19,7 +19,7 @@ ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}
 
 @pytest.fixture
 def files(tmp_path) -> Path:
-    study_graph._content.cache_clear()
+    expand._content.cache_clear()
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(ROWS, encoding="utf-8")
     (tmp_path / "corpus.txt").write_text("In the beginning.\n\nAnd so on.\n", encoding="utf-8")
@@ -56,26 +56,26 @@ def kinds(graph):
 
 def test_one_text_one_pretraining_for_many_cells(files):
     graph = build(study(files))
-    found = kinds(graph)
-    assert {kind: len(nodes) for kind, nodes in found.items()} == {
+    by_kind = kinds(graph)
+    assert {kind: len(nodes) for kind, nodes in by_kind.items()} == {
         "prepare": 1, "pretrain": 2, "finetune": 2 * 2 * 2 * 3 + 2 * 3, "baseline": 6, "overlap": 1,
     }  # fmt: skip
     served = {node.kind: count for node, count in graph.shared()}
-    assert served == {"prepare": 2, "pretrain": 12}, "the network from scratch is taken from the first"
+    assert served == {"prepare": 2, "pretrain": 12}, "scratch uses the network of the first pre-training"
     assert {cell.system.name for cell in graph.cells} == {
         "masked/full", "masked/lora", "spans/full", "spans/lora", "majority", "scratch",
     }  # fmt: skip
     assert len(graph.cells) == 2 * 3 * 6
     names = list(graph.nodes)
-    assert all(names.index(parent) < place for place, n in enumerate(graph.nodes.values()) for parent in n.parents)
+    assert all(names.index(parent) < index for index, n in enumerate(graph.nodes.values()) for parent in n.parents)
 
 
-def test_without_the_engine_nothing_is_looked_for_in_the_corpus(files, monkeypatch):
-    monkeypatch.setattr(study_graph, "find_spec", lambda name: None)
-    asked = study(files)
-    graph = build(asked)
-    assert "overlap" not in kinds(graph) and not graph.overlaps and asked.overlap
-    assert "headstart[corpus]" in "\n".join(stage.summary(stage.StudyState(asked), RunSummary(1, 1)))
+def test_without_the_engine_the_corpus_is_not_searched(files, monkeypatch):
+    monkeypatch.setattr(expand, "find_spec", lambda name: None)
+    made = study(files)
+    graph = build(made)
+    assert "overlap" not in kinds(graph) and not graph.overlaps and made.overlap
+    assert "pip install" in "\n".join(stage.summary(stage.StudyState(made), RunSummary(1, 1)))
 
 
 def test_scratch_runs_once_for_each_shape_of_network(files):
@@ -88,19 +88,19 @@ def test_scratch_runs_once_for_each_shape_of_network(files):
     assert {name: names.count(name) for name in names if "scratch" in name} == {"scratch/masked": 3, "scratch/wide": 3}
 
 
-def test_every_seed_pretrains_where_that_is_asked(files):
+def test_seed_pretraining_pretrains_once_per_seed(files):
     assert len(kinds(build(study(files, seed_pretraining=True)))["pretrain"]) == 6
 
 
-def test_an_address_follows_content_and_not_places(files, tmp_path_factory):
+def test_an_address_depends_on_content_and_not_on_paths(files, tmp_path_factory):
     before = build(study(files))
-    elsewhere = tmp_path_factory.mktemp("moved")
+    moved = tmp_path_factory.mktemp("moved")
     for path in files.glob("*.*"):
-        (elsewhere / path.name).write_bytes(path.read_bytes())
-    assert build(study(elsewhere)).nodes.keys() == before.nodes.keys()
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert build(study(moved)).nodes.keys() == before.nodes.keys()
 
 
-def test_files_that_are_not_there_are_not_taken_for_each_other(files):
+def test_different_missing_files_have_different_addresses(files):
     tasks = {name: {"finetune.data.train": f"{files}/{name}.csv"} for name in ("no", "none")}
     sections = {"axes": {"task": tasks}, "base": study(files).base.model_dump() | {"pretrain": None}, "compare": []}
     graph = build(study(files, **sections, baselines=["majority"]))
@@ -108,23 +108,23 @@ def test_files_that_are_not_there_are_not_taken_for_each_other(files):
     assert graph.absent() == {f"{files}/no.csv": 3, f"{files}/none.csv": 3}
 
 
-def test_nothing_is_begun_where_a_file_is_not_there(files):
+def test_no_cell_starts_if_an_input_file_is_missing(files):
     (files / "corpus.txt").unlink()
-    study_graph._expanded.cache_clear()
+    expand._described_files.cache_clear()
     with pytest.raises(DataError, match=r"corpus\.txt \(read by \d+ cells\)"):
         stage.run(study(files), quiet=True)
     assert not (files / "out").exists()
 
 
-def test_a_change_concerns_what_depends_on_it(files):
+def test_a_change_recomputes_only_what_depends_on_it(files):
     before = build(study(files))
     more_seeds = build(study(files, seeds=4))
     assert before.nodes.keys() < more_seeds.nodes.keys()
     (files / "test.csv").write_text(ROWS + "a fine day,1\n", encoding="utf-8")
-    study_graph._content.cache_clear()
+    expand._content.cache_clear()
     other_test = build(study(files))
     same = {before.nodes[name].kind for name in before.nodes.keys() & other_test.nodes.keys()}
-    assert same == {"prepare", "pretrain"}, "other test rows change no pre-training, and everything else"
+    assert same == {"prepare", "pretrain"}, "other test rows change everything but the pre-training"
 
 
 def test_baselines_alone_need_no_model(files):
@@ -134,36 +134,36 @@ def test_baselines_alone_need_no_model(files):
     assert {cell.context for cell in graph.cells} == {()}
 
 
-def test_a_reference_that_is_no_row_is_refused(files):
-    with pytest.raises(RecipeError, match=r"'full' is no row of the table.*masked/full, majority"):
+def test_a_reference_that_is_not_a_row_is_refused(files):
+    with pytest.raises(RecipeError, match=r"'full' is not a row of the table.*masked/full, majority"):
         build(study(files, reference="full"))
 
 
-def test_a_corpus_that_has_moved_is_not_looked_into(files):
-    asked = study(files)
+def test_a_corpus_that_has_moved_is_not_searched(files):
+    made = study(files)
     checkpoint = files / "checkpoint"
-    corpus = asked.base.pretrain["corpus"]
+    corpus = made.base.pretrain["corpus"]
     with artifact.staged(checkpoint, "checkpoint", recipe={"corpus": corpus}) as staging:
         (staging / "config.json").write_text("{}")
-    base = {"finetune": {**asked.base.finetune, "model": str(checkpoint), "adaptation": "full"}}
+    base = {"finetune": {**made.base.finetune, "model": str(checkpoint), "adaptation": "full"}}
     axes = {"labels": {"finetune.data.train_rows": [8]}}
     sections = {"base": base, "axes": axes, "compare": [], "claims": []}
     assert kinds(build(study(files, **sections)))["overlap"]
     (files / "corpus.txt").unlink()
-    study_graph._expanded.cache_clear()
+    expand._described_files.cache_clear()
     graph = build(study(files, **sections))
     assert "overlap" not in kinds(graph) and graph.unsearched == [str(checkpoint)] and not graph.absent()
-    said = stage.summary(stage.StudyState(study(files, **sections)), RunSummary(1))
-    assert any("were not looked for in the corpus of" in line for line in said)
+    lines = stage.summary(stage.StudyState(study(files, **sections)), RunSummary(1))
+    assert any("was not searched for test items" in line for line in lines)
 
 
-def test_what_the_study_decides_the_recipe_may_not(files):
+def test_settings_of_the_study_are_refused_in_the_base_recipe(files):
     base = study(files).base
     with pytest.raises(RecipeError, match=r"base\.finetune has `seeds`"):
         build(study(files, base={"finetune": {**base.finetune, "seeds": 2}, "pretrain": base.pretrain}))
 
 
-def test_a_fault_names_the_point(files):
+def test_an_invalid_recipe_names_its_point(files):
     axes = {"rate": {"finetune.training.learning_rate": [1e-3, 7.0]}}
     finetune = {**study(files).base.finetune, "adaptation": "full", "model": "somewhere"}
     with pytest.raises(RecipeError, match=r"at rate 7\.0 .*learning_rate is 7"):

@@ -1,4 +1,4 @@
-"""Test rows that stand in the pre-training corpus, whatever the kind of their task."""
+"""Test rows that occur in the pre-training corpus, for several kinds of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headstart.studies.run import overlap as study_overlap
 from headstart.studies.run.expand import OverlapRecipe
 from headstart.tasks import labelled
 
-TOLD = "the quick brown fox jumps over the lazy dog while seven grey geese fly slowly past"
+SHARED = "the quick brown fox jumps over the lazy dog while seven grey geese fly slowly past"
 OTHER = "a slow red hen walks under a busy cat while nine white swans swim quickly by here"
 
 
@@ -20,32 +20,32 @@ OTHER = "a slow red hen walks under a busy cat while nine white swans swim quick
     [
         (
             {"kind": "classify", "text": ["one", "two"], "label": "label"},
-            [{"one": OTHER, "two": TOLD, "label": 0}, {"one": OTHER, "two": "", "label": 1}],
+            [{"one": OTHER, "two": SHARED, "label": 0}, {"one": OTHER, "two": "", "label": 1}],
         ),
         (
             {"kind": "tag", "words": "words", "label": "tags"},
-            [{"words": text.split(), "tags": ["X"] * len(text.split())} for text in (TOLD, OTHER)],
+            [{"words": text.split(), "tags": ["X"] * len(text.split())} for text in (SHARED, OTHER)],
         ),
     ],
 )
 def test_rows_are_found_by_their_texts(tmp_path, task, rows):
     pytest.importorskip("daft", reason="`pip install 'headstart[corpus]'`")
-    (tmp_path / "corpus.txt").write_text(f"It is said that {TOLD}, or was.\n\nAnd nothing else.\n", encoding="utf-8")
+    (tmp_path / "corpus.txt").write_text(f"It is said that {SHARED}, or was.\n\nAnd nothing else.\n", encoding="utf-8")
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    asked = {"corpus": {"files": [f"{tmp_path}/corpus.txt"]}, "test": f"{tmp_path}/test.jsonl", "task": task}
-    found = study_overlap.count(config.fill(OverlapRecipe, asked), tmp_path)
-    assert (found["rows"], found["of"]) == ([0], 2)
+    recipe = {"corpus": {"files": [f"{tmp_path}/corpus.txt"]}, "test": f"{tmp_path}/test.jsonl", "task": task}
+    counts = study_overlap.count(config.fill(OverlapRecipe, recipe), tmp_path)
+    assert (counts["rows"], counts["of"]) == ([0], 2)
 
 
-def test_rows_are_counted_among_those_that_are_tested(tmp_path):
+def test_only_the_tested_rows_are_counted(tmp_path):
     pytest.importorskip("daft", reason="`pip install 'headstart[corpus]'`")
-    (tmp_path / "corpus.txt").write_text(f"It is said that {TOLD}, or was.\n", encoding="utf-8")
-    rows = [{"text": TOLD if number % 3 else OTHER, "label": number % 2} for number in range(12)]
+    (tmp_path / "corpus.txt").write_text(f"It is said that {SHARED}, or was.\n", encoding="utf-8")
+    rows = [{"text": SHARED if number % 3 else OTHER, "label": number % 2} for number in range(12)]
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     task = {"kind": "classify", "text": ["text"], "label": "label"}
-    asked = {"corpus": {"files": [f"{tmp_path}/corpus.txt"]}, "test": f"{tmp_path}/test.jsonl", "task": task}
-    found = study_overlap.count(config.fill(OverlapRecipe, {**asked, "test_rows": 5}), tmp_path)
-    columns = registry.build("tasks", config.fill(OverlapRecipe, asked).task).columns("test")
+    recipe = {"corpus": {"files": [f"{tmp_path}/corpus.txt"]}, "test": f"{tmp_path}/test.jsonl", "task": task}
+    counts = study_overlap.count(config.fill(OverlapRecipe, {**recipe, "test_rows": 5}), tmp_path)
+    columns = registry.build("tasks", config.fill(OverlapRecipe, recipe).task).columns("test")
     whole = labelled.read(tmp_path / "test.jsonl", columns)
-    tested = labelled.some(whole, 5).columns["text"]
-    assert found["of"] == 5 and found["rows"] == [row for row, text in enumerate(tested) if text == TOLD]
+    tested = labelled.fixed_subset(whole, 5).columns["text"]
+    assert counts["of"] == 5 and counts["rows"] == [row for row, text in enumerate(tested) if text == SHARED]

@@ -1,0 +1,128 @@
+"""Write docs/tree.md, one line per file and folder: `python docs/make_tree.py`.
+
+A Python file is described by the first line of its docstring, a package by that of its `__init__.py`, everything
+else by the table below.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "tree.md"
+HEADER = """\
+# The tree
+
+<!-- Written by docs/make_tree.py; do not edit. -->
+
+One line per file and folder. Imports run one way: `cli → verbs → studies → stages → noun packages → core`.
+"""
+OPEN = ("docs", "recipes", "src/headstart", "tests")
+"""Folders whose content is listed; below src/headstart everything is."""
+DESCRIPTIONS = {
+    ".ci": "continuous integration: `.ci/run` does everything on a clean machine, `.ci/run JOB` one job",
+    ".gitattributes": "which files git treats as binary",
+    ".github": "the same jobs on a public forge",
+    ".gitignore": "what runs and builds leave behind",
+    ".pre-commit-config.yaml": "the checks before a commit",
+    "CHANGELOG.md": "what changed for users",
+    "CITATION.cff": "how to cite",
+    "CONTRIBUTING.md": "how to add an objective, start to finish, on one page",
+    "LICENSE": "Apache-2.0",
+    "Makefile": "every habit of the repository, one line each",
+    "README.md": "what Headstart is, the quickstart, where to read on",
+    "SECURITY.md": "what is promised, and how to report",
+    "benchmarks": "speed measured side by side; `headstart bench` runs them",
+    "docs": "documentation",
+    "docs/decisions.md": "what was chosen over what, and why",
+    "docs/examples": "short scripts that keep transformers' own Trainer",
+    "docs/help.md": "the command line's help (generated)",
+    "docs/lab-notes.md": "what was tried and measured, above all what did not help",
+    "docs/peft.md": "adapters through peft: networks, rates, how to load them",
+    "docs/results": "measured results, each with the command that repeats it",
+    "docs/scaling.md": "what grows with what, from a laptop to a cluster",
+    "docs/studies.md": "how to write, run and read a study",
+    "docs/support.md": "which objective, task and adaptation fits which family (generated)",
+    "docs/tree.md": "this page (generated)",
+    "pyproject.toml": "package, extras, and the settings of all tools",
+    "recipes": "complete runs, one YAML file each",
+    "recipes/README.md": "which data the recipes read",
+    "recipes/corpus": "Wikipedia and novels as one documented corpus",
+    "recipes/minilm": "tasks on a ready checkpoint, all-MiniLM-L6-v2, and an index of Wikipedia",
+    "recipes/objectives": "small recipes: UL2's mixture, multitask masked LM, and the model of the benchmarks",
+    "recipes/quickstart": "ten minutes on a laptop, with the text that it needs",
+    "recipes/smollm2": "prompts to a ready decoder, SmolLM2-135M-Instruct",
+    "recipes/ulmfit": "ULMFiT's three stages: general text, target text, labels",
+    "recipes/wiki-mini": "a mini encoder on Wikipedia and novels, and seventeen tasks",
+    "recipes/wiki-t5": "a mini T5 on the same text, and tasks whose answer is generated",
+    "src": "the source",
+    "src/headstart": "the package",
+    "src/headstart/stages/plan/scaling_table.json": "measured losses by size, vocabulary and tokens",
+    "studies": "grids of runs that answer one question, one YAML file each",
+    "tests": "tests",
+    "tests/contracts": "one suite for every registered objective, task, adaptation, metric and baseline",
+    "tests/faults": "kills, full disks, bad numbers, torn files",
+    "tests/repo": "the repository itself: recipes, imports, pages, style",
+    "tests/runs": "end to end, as a user runs it",
+    "tests/unit": "a mirror of src",
+}
+UNLISTED = {"__init__.py", "py.typed"}
+
+
+def files() -> list[str]:
+    """Return the repository's files, without those that git ignores."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    return sorted(name for name in names if name and (ROOT / name).is_file())
+
+
+def render(names: Iterable[str]) -> str:
+    """Return the page for a list of files."""
+    lines = [line for entry in entries(names) for line in [_line(entry)]]
+    return f"{HEADER}\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def entries(names: Iterable[str]) -> list[str]:
+    """Return the paths that the page lists, folders first where they hold listed files, in reading order."""
+    listed: set[str] = set()
+    for name in names:
+        path = PurePosixPath(name)
+        if path.name in UNLISTED:
+            path = path.parent
+        for level in (path, *path.parents):
+            parent = str(level.parent)
+            if str(level) != "." and (parent in (".", *OPEN) or parent.startswith("src/headstart/")):
+                listed.add(str(level))
+    return sorted(listed - {"src"} | {"src/headstart"}, key=_reading_order)
+
+
+def _reading_order(path: str) -> list[tuple[bool, str]]:
+    parts = PurePosixPath(path).parts
+    return [(not (ROOT.joinpath(*parts[: depth + 1])).is_dir(), part) for depth, part in enumerate(parts)]
+
+
+def _line(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    depth = 0 if path == "src/headstart" else len(parts) - 1 - (parts[0] == "src")
+    folder = (ROOT / path).is_dir()
+    name = ("src/headstart" if path == "src/headstart" else parts[-1]) + "/" * folder
+    return f"{'  ' * depth}{name:<{28 - 2 * depth}}  {describe(path)}".rstrip()
+
+
+def describe(path: str) -> str:
+    """Return what a file or folder is for, or an empty text where nothing says it."""
+    if path in DESCRIPTIONS:
+        return DESCRIPTIONS[path]
+    source = ROOT / path / "__init__.py" if (ROOT / path).is_dir() else ROOT / path
+    if source.suffix != ".py" or not source.is_file():
+        return ""
+    text = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].rstrip(".")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(files()), encoding="utf-8")
+    print(f"wrote {PAGE}")

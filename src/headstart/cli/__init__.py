@@ -1,0 +1,109 @@
+"""The command line: a verb, a recipe, dotted overrides. The work is done in the stages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+import headstart
+from headstart.cli import corpus, describe, search, study, train, use
+from headstart.cli.options import RANK, WORLD_SIZE, show_log
+from headstart.core import artifact
+from headstart.core.errors import HeadstartError
+from headstart.stages.runs import environment, launch
+
+_INTERRUPTED = 130
+_ORDER = (
+    "corpus", "pretrain", "finetune", "evaluate", "generate", "index", "search", "study", "plan", "list", "schema",
+    "doctor", "bench",
+)  # fmt: skip
+"""The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
+
+
+class _InOrder(TyperGroup):
+    """Lists commands and groups of commands in one order."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the names of the commands."""
+        return sorted(self.commands, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+
+app = typer.Typer(
+    cls=_InOrder,
+    help="Pre-train a language model once on your own text, fine-tune it for many tasks, "
+    "and know what each step bought and cost.",
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+app.add_typer(corpus.app, name="corpus")
+app.add_typer(study.app, name="study")
+for _commands in (train, use, search, describe):
+    _commands.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headstart {headstart.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    show_log(quiet=False)
+    if debug:
+        os.environ["HEADSTART_DEBUG"] = "1"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; user-facing errors are printed without a traceback unless --debug is given."""
+    if arguments is None:
+        environment.keep_memory(sys.argv[1:])
+    environment.silence(WORLD_SIZE)
+    if threading.current_thread() is threading.main_thread():
+        # SIGTERM is handled like Ctrl-C: a run in progress saves a checkpoint first.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app(args=arguments, prog_name="headstart")
+    except HeadstartError as error:
+        if os.environ.get("HEADSTART_DEBUG"):
+            raise
+        # The processes of a distributed run often fail together.
+        typer.echo(f"headstart{f', rank {RANK}' if RANK else ''}: {error}", err=True)
+        sys.exit(error.exit_code)
+    except SystemExit as stop:
+        # Typer turns Ctrl-C into this code without printing anything.
+        if stop.code != _INTERRUPTED:
+            raise
+        _exit_interrupted()
+    except KeyboardInterrupt:
+        # Ctrl-C before typer has installed its handler.
+        _exit_interrupted()
+    except Exception as error:
+        if os.environ.get("HEADSTART_DEBUG"):
+            raise
+        refusal = artifact.explain(error)
+        if refusal is not None:
+            typer.echo(f"headstart: {refusal}", err=True)
+            sys.exit(refusal.exit_code)
+        typer.echo(
+            f"headstart: {type(error).__name__}: {error}\n"
+            "Internal error, please report it. `headstart --debug …` shows the traceback.",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _exit_interrupted() -> NoReturn:
+    if RANK == 0:
+        typer.echo("headstart: interrupted; run the same command again to resume.", err=True)
+    sys.exit(0 if launch.LAUNCHED in os.environ else launch.RESUMABLE)

@@ -1,0 +1,69 @@
+"""What the commands share: arguments and options, and the lines printed about finished runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headstart.core import artifact, log
+from headstart.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+"""The rank of this process and the number of processes, as `torchrun` sets them."""
+
+Recipe = Annotated[str, typer.Argument(help="A YAML recipe; recipes/… also finds those in the package.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. training.budget='5 min'.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only validate the recipe and print it with all defaults.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progress lines.")]
+
+
+def show(text: Any) -> None:
+    """Print a result on stdout."""
+    typer.echo(text)
+
+
+def show_log(quiet: bool) -> None:
+    """Print Headstart's log on stderr; the ranks of a distributed run other than 0 print only warnings."""
+    log.show(quiet or RANK > 0)
+
+
+def require_readable(recipe: str) -> None:
+    """Refuse a missing or malformed recipe before torch is imported, which takes seconds."""
+    from headstart.core import config
+
+    config.parse(config.find(recipe))
+
+
+def show_recipe(recipe: BaseModel) -> None:
+    """Print a filled recipe as YAML."""
+    from headstart.core import config
+
+    typer.echo(config.to_yaml(recipe), nl=False)
+
+
+def is_finished(folder: Path) -> bool:
+    """True if a run was finished before this command started."""
+    return artifact.is_complete(folder)
+
+
+def note_finished(before: bool, folder: Path) -> None:
+    """Say that there was nothing to do, if the run was finished before."""
+    if before:
+        typer.echo(f"{folder} is already finished with this recipe; nothing to do.", err=True)
+
+
+def require_one_process(verb: str) -> None:
+    """Refuse a command that `torchrun` started in several processes."""
+    if WORLD_SIZE > 1:
+        raise RecipeError(
+            f"headstart {verb} was started in {WORLD_SIZE} processes",
+            allowed="torchrun starts only `headstart pretrain`",
+            do=f"Run `headstart {verb}` without torchrun",
+        )

@@ -1,0 +1,51 @@
+"""`headstart evaluate|generate`: what a finished model is used for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli.options import Json, show
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="The output folder of a finished run.")],
+    data: Annotated[Path, typer.Argument(help="Labeled rows for a fine-tuned model, raw text for a pre-trained one.")],
+) -> None:
+    """Evaluate a model on other data. The hashes of its files are verified first."""
+    from headstart.stages import evaluate as stage
+
+    show(json.dumps(stage.run(model, data), indent=2, ensure_ascii=False))
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(help="The output folder of a finished run, or any Hugging Face folder.")],
+    prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or texts with blanks to fill, written ___.")],
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of a continuation.")] = 40,
+    num_beams: Annotated[int, typer.Option(help="Number of beams; 1 means no beam search.")] = 1,
+    temperature: Annotated[float | None, typer.Option(help="Sample; values below 1 favor likely tokens.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among k tokens; for blanks: candidates shown.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample among the likeliest tokens of this probability.")] = None,
+    num_return_sequences: Annotated[int, typer.Option(help="Texts per prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed samples the same texts.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Generate text: continuations and filled blanks. For blanks, the likeliest candidates are shown too."""
+    from headstart.core import config
+    from headstart.stages import generate as stage
+
+    settings = {
+        "max_new_tokens": max_new_tokens, "num_beams": num_beams, "temperature": temperature, "top_k": top_k,
+        "top_p": top_p, "num_return_sequences": num_return_sequences, "seed": seed,
+    }  # fmt: skip
+    texts = stage.run(model, prompts, config.fill(stage.GenerateSettings, settings, "generate"))
+    show(json.dumps(texts, indent=2, ensure_ascii=False) if as_json else stage.render(texts))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command()(evaluate)
+    app.command()(generate)

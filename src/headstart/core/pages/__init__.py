@@ -1,0 +1,71 @@
+"""HTML pages that need no other file: Jinja2 templates with autoescape, one style sheet, no script.
+
+A package keeps its template beside the code that fills it and extends `base.html.j2`. Everything that a template prints
+is escaped, except `Markup` from `charts`, whose parts were escaped when they were built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+_FOLDER = Path(__file__).parent
+_WRAPPED_CHARACTERS = 40
+"""Cells with more characters than this are wrapped; all others stay on one line."""
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table as text, for the macro `table` of `parts.html.j2`."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[bool]
+    """Columns that are aligned right."""
+    muted: Sequence[bool] = ()
+    """Rows that are shown in gray, because they are not finished."""
+
+    def is_muted(self, row: int) -> bool:
+        """Return True for a row that is shown in gray."""
+        return bool(self.muted) and self.muted[row]
+
+    def cell_class(self, column: int, text: str = "") -> str:
+        """Return the CSS class of a cell."""
+        if self.numeric[column]:
+            return "number"
+        return "long" if len(text) > _WRAPPED_CHARACTERS else ""
+
+
+def render(template: Path, **values: Any) -> str:
+    """Return the page that a template file makes of the values."""
+    return _environment(template.parent).get_template(template.name).render(**values)
+
+
+@cache
+def picture_style() -> Markup:
+    """Return the rules for colors and pictures, which an SVG file contains as well as a page."""
+    return _read("picture.css")
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([folder, _FOLDER]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["style"] = picture_style() + _read("page.css")
+    return environment
+
+
+def _read(name: str) -> Markup:
+    return Markup((_FOLDER / name).read_text(encoding="utf-8"))

@@ -1,0 +1,51 @@
+"""Which of a recipe's methods can solve its task on its checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headstart.core import registry
+from headstart.core.config import Section
+from headstart.core.contracts import Adaptation
+from headstart.core.errors import RecipeError
+from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
+from headstart.tasks.source import CheckpointFolder
+
+
+class AdaptationNotApplicable(RecipeError):
+    """The recipe's own adaptation cannot solve its task on its checkpoint; `reason` is a clause without the names."""
+
+    def __init__(self, reason: str, *arguments: Any, **parts: Any) -> None:
+        """Keep the reason beside the whole message."""
+        super().__init__(*arguments, **parts)
+        self.reason = reason
+
+
+def applicable_methods(
+    recipe: FinetuneRecipe, source: CheckpointFolder
+) -> tuple[dict[str, Section | None], dict[str, str]]:
+    """Return the methods that can solve the task on this checkpoint, and the reason for each other one.
+
+    Raises:
+        AdaptationNotApplicable: the recipe's own adaptation is not among them.
+    """
+    methods: dict[str, Section | None] = {}
+    left_out: dict[str, str] = {}
+    for name, section in methods_of(recipe):
+        reason: str | None = None
+        if section is not None:
+            adaptation: Adaptation = registry.build("adaptations", section)
+            reason = adaptation.supports(source.task, source.family) or adaptation.supports_kind(source.kind)
+        if reason is None:
+            methods[name] = section
+        elif section is recipe.adaptation:
+            kind = registry.name_of("tasks", recipe.task)
+            raise AdaptationNotApplicable(
+                reason,
+                f"adaptation {name!r} cannot be used for the task {kind!r} on {recipe.model} (family {source.family}, "
+                f"type {source.kind}): {reason}",
+                do="Choose another adaptation, task or checkpoint",
+            )
+        else:
+            left_out[name] = reason
+    return methods, left_out

@@ -1,0 +1,133 @@
+"""A task under an adaptation, as the training loop sees it, and predictions by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from headstart.adaptation.frozen import FrozenBody
+from headstart.core.contracts import Adaptation, Task
+from headstart.core.data import Batch, Feature, InputSpec, MixtureComponent, ParameterGroup, Sample
+from headstart.evaluation import metrics
+from headstart.stages.runs.flops import flops_per_token
+from headstart.training import precision
+from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.loop import Loop, RunInfo
+from headstart.training.module import LossModule
+from headstart.training.phases import Phase
+from headstart.training.settings import TrainingSettings
+
+_EVALUATION_BATCH = 64
+
+
+class AdaptedTask:
+    """Computes the loss of a task under an adaptation."""
+
+    def __init__(self, task: Task, adaptation: Adaptation) -> None:
+        """Keep both."""
+        self.task, self.adaptation = task, adaptation
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Return the summed loss: the task's, as the adaptation changes it."""
+        return self.adaptation.loss(self.task, model, batch)
+
+    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
+        """Return the summed loss as a metric."""
+        return {"loss": float(self.loss(model, batch))}
+
+
+class TaskLearner:
+    """The `Learner` of fine-tuning: encoded rows under a task and an adaptation."""
+
+    def __init__(
+        self, model: PreTrainedModel, task: Task, adaptation: Adaptation, spec: InputSpec, train: Sequence[Feature],
+        validation: Sequence[Feature], gold: Sequence[Any],
+    ) -> None:  # fmt: skip
+        """Combine model, task and encoded rows; `gold` has one value for each validation example."""
+        self.model, self.module = model, LossModule(model, AdaptedTask(task, adaptation))
+        self.task, self.adaptation, self.spec = task, adaptation, spec
+        self.train, self.validation, self.gold = train, validation, gold
+        self.lengths = [task.length(feature) for feature in train]
+        self.parts: Sequence[MixtureComponent] = ()
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """Collate the features of the samples, with what the adaptation's loss needs besides."""
+        batch = self.task.collate([self.train[sample.index] for sample in samples], self.spec)
+        return self.adaptation.extend(batch, samples)
+
+    def weight(self, batch: Batch) -> float:
+        """Return the number of predictions in a batch."""
+        return self.task.weight(batch)
+
+    def tokens(self, batch: Batch) -> int:
+        """Return the number of tokens that the model reads in a batch."""
+        return self.task.tokens(batch)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Return the adaptation's parameter groups, with the names that `module` gives the parameters."""
+        groups = self.adaptation.groups(self.model)
+        return [replace(group, names=tuple(f"model.{name}" for name in group.names)) for group in groups]
+
+    def validate(self) -> dict[str, float]:
+        """Score the validation rows; the first value selects the best weights (higher is better)."""
+        predictions = predict(self.model, self.task, self.validation, self.spec)
+        return metrics.with_selection(self.task.metrics(), self.gold, predictions)
+
+
+def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+    """Return one prediction per example, in the order of the examples; batches group features of similar length."""
+    device = next(model.parameters()).device
+    order = sorted(range(len(features)), key=lambda i: task.length(features[i]))
+    outputs: dict[int, Any] = {}
+    model.eval()
+    for start in range(0, len(order), _EVALUATION_BATCH):
+        indices = order[start : start + _EVALUATION_BATCH]
+        batch = {name: t.to(device) for name, t in task.collate([features[i] for i in indices], spec).items()}
+        with torch.no_grad():
+            outputs.update(zip(indices, task.predict(model, batch), strict=True))
+    return task.decode([outputs[i] for i in range(len(features))], features, spec)
+
+
+def build_loop(
+    learner: TaskLearner, settings: TrainingSettings, batch_size: int, run: RunInfo,
+    callbacks: Sequence[Callback] | None = None,
+) -> Loop:  # fmt: skip
+    """Return the loop that trains a learner; counts the FLOPs of a step.
+
+    Without `callbacks`, it logs, evaluates, saves and keeps the best weights by validation.
+    """
+    # Before the first pass: a frozen body caches tensors on the device that computed them.
+    learner.module.to(precision.default_device())
+    rows = min(batch_size, len(learner))
+    first = learner.batch([Sample(0, index) for index in range(rows)])
+    per_token = flops_per_token(learner.module, first, learner.tokens(first))
+    for body in frozen_bodies(learner.module):
+        # The body has these texts in its cache now: a second step costs what most steps will cost.
+        cached = flops_per_token(learner.module, first, learner.tokens(first))
+        body.flops_per_token, per_token = per_token - cached, cached
+    if callbacks is None:
+        callbacks = default_callbacks(settings, keep_best=True)
+    return Loop(learner, settings, run, [Phase(0.0, learner, rows, per_token)], callbacks=callbacks)
+
+
+def frozen_bodies(model: torch.nn.Module) -> list[FrozenBody]:
+    """Return the frozen bodies inside a model, which cache what they compute."""
+    return [module for module in model.modules() if isinstance(module, FrozenBody)]
+
+
+def count_trainable(model: torch.nn.Module) -> int:
+    """Return the number of parameters that are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Return the number of parameters; a quantized matrix counts as the matrix that it represents."""
+    states = [(p, getattr(p, "quant_state", None)) for p in model.parameters()]
+    return sum(p.numel() if state is None else state.shape.numel() for p, state in states)

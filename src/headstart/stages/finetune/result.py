@@ -1,0 +1,97 @@
+"""The result of one method with one seed, and the file that holds it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headstart.core import artifact
+from headstart.evaluation.cost import PriceTag
+from headstart.evaluation.forgetting import Forgetting
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class MethodDetails:
+    """How a result was obtained. An adaptation and a baseline fill different fields."""
+
+    train_rows: int | None = None
+    chosen: dict[str, Any] | None = None
+    """Baselines: the settings that were selected on the validation rows."""
+    trainable_parameters: int | None = None
+    """Adaptations: the number of parameters that were trained. None for a baseline."""
+    parameters: int | None = None
+    steps: int | None = None
+    best_step: int | None = None
+    """The step whose weights were kept."""
+    learning_rate: float | None = None
+    architecture: str | None = None
+    notes: list[str] = field(default_factory=list)
+    """Sentences about the encoding of the test rows, such as how many were truncated."""
+    forgetting: Forgetting | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, without the fields that do not apply to the method."""
+        if self.trainable_parameters is None:
+            return {"chosen": self.chosen, "train_rows": self.train_rows}
+        names = ("trainable_parameters", "parameters", "steps", "best_step", "learning_rate", "train_rows")
+        values = {name: getattr(self, name) for name in (*names, "architecture", "notes")}
+        return values if self.forgetting is None else {**values, "forgetting": asdict(self.forgetting)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MethodDetails:
+        """Read what `to_dict` returned; unknown keys are ignored and missing ones get their defaults."""
+        known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
+        if known.get("forgetting") is not None:
+            known["forgetting"] = Forgetting(**known["forgetting"])
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """Predictions, scores and cost of one method with one seed."""
+
+    method: str
+    seed: int
+    predictions: list[Any]
+    """One prediction per test row."""
+    test: dict[str, float]
+    validation: dict[str, float] = field(default_factory=dict)
+    """Scores on the validation rows; the first one selects the seed. Empty for a baseline."""
+    details: MethodDetails = field(default_factory=MethodDetails)
+    cost: PriceTag = field(default_factory=PriceTag)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain = {name: getattr(self, name) for name in ("method", "seed", "predictions", "test", "validation")}
+        return {**plain, "details": self.details.to_dict(), "cost": self.cost.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MethodResult:
+        """Read what `to_dict` returned; unknown keys are ignored."""
+        return cls(
+            values["method"], values["seed"], values["predictions"], values["test"], values.get("validation", {}),
+            MethodDetails.from_dict(values.get("details", {})), PriceTag.from_dict(values.get("cost", {})),
+        )  # fmt: skip
+
+
+def write(
+    folder: Path, values: Mapping[str, Any], kind: str, files: Mapping[str, Path] | None = None, **facts: Any
+) -> None:
+    """Publish a folder with `result.json` and copies of those `files` that exist; `facts` go into its manifest."""
+    with artifact.staged(folder, kind, **facts) as staging:
+        (staging / RESULT).write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+        for name, source in (files or {}).items():
+            if source.is_file():
+                shutil.copy2(source, staging / name)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the values in a folder's `result.json`."""
+    values: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return values

@@ -1,0 +1,207 @@
+"""What `headstart.json` records about a pre-trained checkpoint and about a fine-tuned model.
+
+The models are written with the keys of their fields. A manifest of an older version loads too: fields that it lacks
+get their defaults, and keys that are unknown here are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from headstart.core import artifact
+from headstart.core.errors import ArtifactError
+from headstart.evaluation.cost import PriceTag
+
+ADAPTER = "adapter_config.json"
+"""The file by which peft recognizes a folder with an adapter instead of a whole model."""
+
+
+class _Record(BaseModel):
+    """A part of a manifest; keys that are unknown here are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class Manifest(BaseModel):
+    """The entries that the manifests of both training verbs have."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    KIND: ClassVar[str]
+    """The `kind` of the artifact."""
+
+    recipe: dict[str, Any]
+    """The filled recipe, with the keys of the version that wrote it."""
+    seed: int
+    parents: dict[str, str] = Field(default_factory=dict)
+    """Content hashes of what the artifact was made from, by name."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest of an artifact, without checking its files."""
+        return cls.from_dict(artifact.read_manifest(folder), folder)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], folder: Path) -> Self:
+        """Read what `to_dict` returned; `folder` is named in errors."""
+        if values.get("kind", cls.KIND) != cls.KIND:
+            raise ArtifactError(f"{folder} is a {values['kind']}; a {cls.KIND} is needed here")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(map(str, problem["loc"]))
+            raise ArtifactError(
+                f"{folder / artifact.MANIFEST} has no usable `{key}` ({problem['msg']})",
+                do="Restore the folder or create it again",
+            ) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: the fields that were set."""
+        return self.model_dump(exclude_unset=True)
+
+
+class SplitCounts(_Record):
+    """The size of one split of a corpus."""
+
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+
+
+class SourceFile(_Record):
+    """One file of a corpus."""
+
+    name: str
+
+
+class BuiltCorpusData(_Record):
+    """A corpus that `headstart corpus build` finished."""
+
+    folder: str
+    title: str = ""
+    corpus: str = ""
+    """The content hash of the corpus."""
+    datasheet: str = ""
+    """The SHA-256 hash of its datasheet."""
+
+
+class CorpusData(_Record):
+    """One corpus that was trained on."""
+
+    share: float = 1.0
+    """The fraction of the training rows that were drawn from it."""
+    sources: list[SourceFile] = Field(default_factory=list)
+    train: SplitCounts = SplitCounts()
+    validation: SplitCounts = SplitCounts()
+    built: BuiltCorpusData | None = None
+    """Where the text comes from, if it is a finished corpus and not raw files."""
+
+
+class PretrainData(_Record):
+    """The text of a pre-training run."""
+
+    sources: list[SourceFile] = Field(default_factory=list)
+    train: SplitCounts = SplitCounts()
+    validation: SplitCounts = SplitCounts()
+    built: BuiltCorpusData | None = None
+    """Where the text comes from, if it is a single finished corpus."""
+    corpora: dict[str, CorpusData] = Field(default_factory=dict)
+    """Each corpus by name, if there are several."""
+
+
+class PretrainProgress(_Record):
+    """How far a pre-training run went."""
+
+    steps: int = 0
+    tokens: int = 0
+    epochs: float = 0.0
+    epochs_of: dict[str, float] = Field(default_factory=dict)
+    """Epochs over each corpus by name, if there are several."""
+
+
+class PretrainMetrics(_Record):
+    """Scores of a pre-training run on held-out text."""
+
+    validation: dict[str, float] = Field(default_factory=dict)
+    unigram_entropy: float = float("nan")
+    """The loss of a unigram model, for comparison."""
+
+
+class PretrainManifest(Manifest):
+    """What a run of `headstart pretrain` records."""
+
+    KIND: ClassVar[str] = "checkpoint of pretrain"
+
+    data: PretrainData = PretrainData()
+    progress: PretrainProgress = PretrainProgress()
+    metrics: PretrainMetrics = PretrainMetrics()
+    parameters: int = 0
+    architecture: str = ""
+    """The class of the network."""
+    cost: PriceTag = Field(default_factory=PriceTag)
+
+
+class FinetuneData(_Record):
+    """The labeled rows of a fine-tuning run: their files and how many of them were used."""
+
+    train_source: str = ""
+    validation_source: str = ""
+    test_source: str = ""
+    train_rows: int = 0
+    validation_rows: int = 0
+    test_rows: int = 0
+
+    def splits(self) -> Iterator[tuple[str, int, str]]:
+        """Yield name, number of rows and file of each split."""
+        yield "train", self.train_rows, self.train_source
+        yield "validation", self.validation_rows, self.validation_source
+        yield "test", self.test_rows, self.test_source
+
+
+class FinetuneManifest(Manifest):
+    """What a run of `headstart finetune` records. `seed` is the seed whose weights are published."""
+
+    KIND: ClassVar[str] = "model of finetune"
+
+    task: dict[str, Any] = Field(default_factory=dict)
+    """The settings of the task, what it learned from the training rows (`Task.state`), and its metrics."""
+    data: FinetuneData = FinetuneData()
+    metrics: dict[str, list[dict[str, float]]] = Field(default_factory=dict)
+    """Test scores of each method, one entry per seed."""
+    validation: dict[str, list[dict[str, float]]] = Field(default_factory=dict)
+    """Validation scores of each method, one entry per seed; the first score selects the seed."""
+    table: str = ""
+    """The comparison of all methods, in Markdown."""
+    verdicts: list[str] = Field(default_factory=list)
+    """The comparison in sentences."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Methods that could not be used, each with the reason."""
+    notes: list[str] = Field(default_factory=list)
+    """Sentences about the encoding of the test rows."""
+    comparisons: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """The paired test of the recipe's own adaptation against each other method."""
+    cost: PriceTag = Field(default_factory=PriceTag)
+    """The cost of all trained models."""
+    architecture: str = ""
+    """The class of the network."""
+    trainable_parameters: int = 0
+    pipeline: str | None = None
+    """The transformers pipeline that runs the model."""
+    usage: str | None = None
+    """Lines of Python that use the model, where that is not a pipeline."""
+
+
+def read_any(folder: Path) -> PretrainManifest | FinetuneManifest:
+    """Verify a trained artifact and return its manifest."""
+    values = artifact.verify(folder)
+    for model in (PretrainManifest, FinetuneManifest):
+        if values.get("kind") == model.KIND:
+            return model.from_dict(values, folder)
+    raise ArtifactError(
+        f"{folder} is a {values.get('kind')}",
+        allowed="This needs an output of `headstart pretrain` or `headstart finetune`",
+    )
