@@ -1,4 +1,4 @@
-"""Every benchmark script runs and prints its lines, with as little work as possible."""
+"""Every benchmark script runs in quick mode and prints its results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headstart.stages import bench
 
 ROOT = Path(__file__).parents[2]
 FAST = ("startup", "loss_memory")
-"""The others read the corpora and train: `headstart bench --quick` runs them all."""
+"""The other scripts need corpora and train models; `headstart bench --quick` runs all of them."""
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_script_ends_with_its_lines(name):
+def test_script_prints_results(name):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--quick", "--repetitions", "1"],
@@ -32,7 +32,7 @@ def test_a_script_ends_with_its_lines(name):
         assert line["ours"] > 0 and line["theirs"] > 0
 
 
-def test_the_page_keeps_what_was_not_run_anew(tmp_path, monkeypatch):
+def test_page_keeps_results_of_other_scripts(tmp_path, monkeypatch):
     (tmp_path / "benchmarks").mkdir()
     line = {"name": "a", "ours": 3.0, "theirs": 2.0, "ratio": 1.5, "goal": 1.0, "unit": "x"}
     for name, value in (("one", line), ("two", line | {"name": "b", "ratio": 0.5})):
@@ -41,27 +41,27 @@ def test_the_page_keeps_what_was_not_run_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     bench.run(page=page)
-    said = page.read_text(encoding="utf-8").replace("<!-- /limits -->", "b lacks bf16<!-- /limits -->")
-    page.write_text(said, encoding="utf-8")
+    edited = page.read_text(encoding="utf-8").replace("<!-- /limits -->", "b lacks bf16<!-- /limits -->")
+    page.write_text(edited, encoding="utf-8")
     (tmp_path / "benchmarks" / "one.py").write_text(text.replace("0.5", "0.7").replace("'b'", "'a'"), encoding="utf-8")
-    assert {found["name"]: found["ratio"] for found in bench.run(["one"], page=page)} == {"a": 0.7, "b": 0.5}
+    assert {result["name"]: result["ratio"] for result in bench.run(["one"], page=page)} == {"a": 0.7, "b": 0.5}
     written = page.read_text(encoding="utf-8")
-    assert "<!-- limits -->b lacks bf16<!-- /limits -->" in written, "what a person wrote stays"
+    assert "<!-- limits -->b lacks bf16<!-- /limits -->" in written, "hand-written text is kept"
     assert "| a | 3 | 2 | x | 0.700 | 1 | no | `one` | 20" in written
-    assert f"| {len(os.sched_getaffinity(0))} cores, " in written, "a line is worth what its machine was"
+    assert f"| {len(os.sched_getaffinity(0))} cores, " in written, "each result names its machine"
 
 
-def test_a_script_that_fails_costs_no_other_its_line(tmp_path, monkeypatch, capsys):
+def test_failing_script_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     (tmp_path / "benchmarks").mkdir()
     line = {"name": "a", "ours": 3.0, "theirs": 2.0, "ratio": 1.5, "goal": 1.0, "unit": "x"}
-    told = f"import json\ndef main(): print(json.dumps({line!r}))\nmain()\n"
-    # A library's own lines on the way are not ours.
-    told = "print({'train_loss': 1}, '{', '{}', sep='\\n')\n" + told
-    texts = {"first": "def main(): 1 / 0\nmain()\n", "none": "def main(): pass\n", "last": told}
+    # Lines that libraries print are ignored.
+    script = "print({'train_loss': 1}, '{', '{}', sep='\\n')\n"
+    script += f"import json\ndef main(): print(json.dumps({line!r}))\nmain()\n"
+    texts = {"first": "def main(): 1 / 0\nmain()\n", "none": "def main(): pass\n", "last": script}
     for name, text in texts.items():
         (tmp_path / "benchmarks" / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"first\.py failed; the others are measured"):
+    with pytest.raises(DataError, match=r"first\.py failed; the other benchmarks ran"):
         bench.run(page=tmp_path / "page.md")
     assert "| a | 3 |" in (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "none: left out" in capsys.readouterr().out
+    assert "none: skipped" in capsys.readouterr().out

@@ -233,7 +233,7 @@ def test_plan_report_and_power(undisturbed, cli, folder):
     assert "adaptation:" in html and "torch" in html, "recipes and versions"
     assert {path.suffix for path in (folder / "page" / "tables").iterdir()} == {".md", ".csv", ".tex", ".parquet"}
     power = cli("study", "power", str(undisturbed), "--difference", "5")
-    assert "The chance that a true difference of 5 points is confirmed" in power and "test examples takes" in power
+    assert "The power to confirm a true difference of 5 points" in power and "test examples takes" in power
 
 
 def test_a_checkpoint_is_trained_once_and_its_corpus_is_searched(folder, verses):

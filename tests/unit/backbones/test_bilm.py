@@ -102,7 +102,7 @@ def test_every_token_of_a_tokenizer_is_spelt_in_its_own_way(tiny_tokenizers):
 
 def test_characters_need_the_tokens():
     bare = Vocabulary(SIZE, 0, 2, 3, 4, special=SPECIAL, starts_word=~SPECIAL)
-    with pytest.raises(ArtifactError, match=r"300 ids holds 0 tokens.*needs the spelling of every id"):
+    with pytest.raises(ArtifactError, match=r"has 300 ids, but the spelling of 0 tokens.*needs the spelling of every id"):
         BiLM(BiLM.Config(size="tiny", input="characters")).build(bare, LENGTH, "AutoModel")
 
 
@@ -151,12 +151,12 @@ def test_the_same_network_from_scratch_spells_as_before(models, tmp_path):
 
 def test_the_mixture_is_a_weighted_mean_times_a_scale():
     mix = ScalarMix(3)
-    assert mix.shares().tolist() == pytest.approx([1 / 3] * 3)
+    assert mix.layer_weights().tolist() == pytest.approx([1 / 3] * 3)
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
         mix.scale.fill_(2.0)
     layers = torch.randn(3, 2, 5, 8)
-    assert mix.shares().sum().item() == pytest.approx(1.0)
+    assert mix.layer_weights().sum().item() == pytest.approx(1.0)
     expected = 2 * (torch.tensor([1.0, -2.0, 0.5]).softmax(0)[:, None, None, None] * layers).sum(0)
     torch.testing.assert_close(mix(list(layers)), expected)
 

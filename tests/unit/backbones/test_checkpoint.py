@@ -129,7 +129,7 @@ def test_rows_must_fit(saved, family, kind, longest):
     assert one.max_length() == longest
     one.build(vocabulary(), longest or 9999, HEADS[family])
     if longest:
-        with pytest.raises(RecipeError, match=rf"seq_length is {longest + 1}; .* reads {longest} tokens at most"):
+        with pytest.raises(RecipeError, match=rf"seq_length is {longest + 1}, but .* reads at most {longest} tokens"):
             one.build(vocabulary(), longest + 1, HEADS[family])
 
 

@@ -49,7 +49,7 @@ def test_every_kind_reads_its_longest_row_and_no_more(kind):
         logits = model(input_ids=torch.randint(5, 300, (2, 64))).logits
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
-    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64.*raise backbone\.max_length"):
+    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"):
         build("tiny", kind, seq_length=65, max_length=64)
 
 

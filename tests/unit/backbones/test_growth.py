@@ -76,7 +76,7 @@ def test_local_and_global_attention_go_on_in_turn():
 
 
 def test_fewer_layers_are_refused():
-    with pytest.raises(RecipeError, match=r"grow\.layers is 1; the checkpoint has 2.*as many layers or more"):
+    with pytest.raises(RecipeError, match=r"grow\.layers is 1, but the checkpoint has 2 layers.*cannot shrink"):
         grow(small(Encoder, "bert"), Growth(layers=1))
 
 
@@ -116,5 +116,5 @@ def test_wider_and_deeper_at_once(tmp_path):
 
 @pytest.mark.parametrize(("kind", "hidden"), [("bert", 200), ("bert", 64), ("modernbert", 256), ("electra", 256)])
 def test_widths_and_layouts_that_do_not_go(kind, hidden):
-    with pytest.raises(RecipeError, match=rf"grow\.hidden is {hidden}; the checkpoint is a '{kind}', 128 wide"):
+    with pytest.raises(RecipeError, match=rf"grow\.hidden is {hidden}, but the checkpoint is a '{kind}' of hidden size 128"):
         grow(small(Encoder, kind), Growth(hidden=hidden))

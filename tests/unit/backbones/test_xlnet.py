@@ -43,7 +43,7 @@ def test_base_weighs_what_the_published_one_does():
 
 
 def test_rows_are_as_long_as_the_recipe_says():
-    with pytest.raises(RecipeError, match=r"seq_length is 65; backbone\.max_length is 64"):
+    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64"):
         build(seq_length=65, max_length=64)
     with pytest.raises(ValidationError, match="one of tiny, mini"):
         XLNet.Config(size="huge")

@@ -28,11 +28,11 @@ NOISES = ("token_mask", "token_delete", "infill", "sentence_shuffle", "rotate")
 
 def made_up_rows(count: int = 6, length: int = 64, seed: int = 0, epoch: int = 0) -> Rows:
     """Each token once in a row, so that it is known by its id; two documents, sentences of about ten tokens."""
-    chance = np.random.default_rng(seed)
-    ids = np.stack([5 + chance.permutation(SIZE - 5)[:length] for _ in range(count)])
+    rng = np.random.default_rng(seed)
+    ids = np.stack([5 + rng.permutation(SIZE - 5)[:length] for _ in range(count)])
     ids[:, 0], ids[:, -1] = CLS, SEP
     ids[:, 40] = SEP
-    starts = [np.sort(chance.permutation(np.arange(2, length - 1))[: length // 10]) for _ in range(count)]
+    starts = [np.sort(rng.permutation(np.arange(2, length - 1))[: length // 10]) for _ in range(count)]
     return Rows(ids, [Sample(epoch, index) for index in range(count)], starts)
 
 
@@ -152,7 +152,7 @@ def test_sentences_of_real_rows_are_shuffled(tmp_path, verses, tiny_tokenizer):
 def test_a_collator_has_no_sentences_and_says_so(verses, tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     examples = [{"input_ids": ids} for ids in tokenizer(verses[:4])["input_ids"]]
-    with pytest.raises(RecipeError, match="sentence_shuffle alone"):
+    with pytest.raises(RecipeError, match="only sentence_shuffle"):
         Denoising(noise=["sentence_shuffle"]).collator(tokenizer)
     batch = Denoising(noise=["sentence_shuffle", "token_delete"]).collator(tokenizer)(examples)
     for row, example in enumerate(examples):

@@ -99,8 +99,8 @@ def test_a_student_starts_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path)
     ours = next(m for m in student.model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 2)
     theirs = next(m for m in deep.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
     for place, source in enumerate((1, 3)):
-        wanted = theirs[source].state_dict()
-        assert all(torch.equal(value, wanted[name]) for name, value in ours[place].state_dict().items())
+        expected = theirs[source].state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in ours[place].state_dict().items())
     assert torch.equal(student.model.get_input_embeddings().weight, deep.get_input_embeddings().weight)
 
 
@@ -109,8 +109,8 @@ def test_the_one_layer_of_albert_is_its_own_start(tiny_tokenizer, tmp_path):
     deep.save_pretrained(str(tmp_path))
     config = type(deep.config).from_dict(deep.config.to_dict() | {"num_hidden_layers": 2})
     student = Distillation(teacher=tmp_path).assemble(lambda auto: type(deep)(config))
-    wanted = deep.state_dict()
-    assert all(torch.equal(value, wanted[name]) for name, value in student.model.state_dict().items())
+    expected = deep.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in student.model.state_dict().items())
 
 
 def test_a_student_that_was_trained_is_left_as_it_is(teacher, tiny_tokenizer, tmp_path):
@@ -121,13 +121,13 @@ def test_a_student_that_was_trained_is_left_as_it_is(teacher, tiny_tokenizer, tm
         student.get_input_embeddings().weight.add_(1.0)
     student.save_pretrained(str(tmp_path))
     again = assembled(tmp_path, Distillation(teacher=folder)).model
-    wanted = student.state_dict()
-    assert all(torch.equal(value, wanted[name]) for name, value in again.state_dict().items())
+    expected = student.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
 
 
 def test_other_widths_are_projected_by_a_learned_map(teacher, batch, tiny_tokenizer):
     wide = teacher("modernbert", "mini")
-    with pytest.raises(RecipeError, match="256 wide, the student 128"):
+    with pytest.raises(RecipeError, match="teacher is 256, that of the student 128"):
         Distillation(teacher=wide).assemble(lambda auto: build(tiny_tokenizer))
     objective = Distillation(teacher=wide, hidden=1.0)
     student = objective.assemble(lambda auto: build(tiny_tokenizer))

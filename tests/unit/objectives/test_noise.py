@@ -13,12 +13,12 @@ from scipy import stats
 
 from headstart.core.data import Vocabulary
 from headstart.objectives.noise import (
-    HIDDEN,
+    MASKED,
     Layout,
     delete_tokens,
     draw_lengths,
-    fill_spans,
-    hide_tokens,
+    infill_spans,
+    mask_tokens,
     rotate_documents,
     shuffle_sentences,
 )
@@ -37,7 +37,7 @@ def layouts(draw):
     return Layout.of(ids, np.asarray(sorted(starts), dtype=np.int64), VOCABULARY)
 
 
-chances = st.integers(0, 2**32).map(np.random.default_rng)
+rngs = st.integers(0, 2**32).map(np.random.default_rng)
 rates = st.floats(0.01, 0.99)
 
 
@@ -55,21 +55,21 @@ def documents(columns: np.ndarray, layout: Layout) -> list[np.ndarray]:
     return [piece[1:] for piece in np.split(columns, np.flatnonzero(layout.frame[columns]))[1:]]
 
 
-@given(layout=layouts(), chance=chances, noise=st.sampled_from([shuffle_sentences, rotate_documents]))
+@given(layout=layouts(), rng=rngs, noise=st.sampled_from([shuffle_sentences, rotate_documents]))
 @settings(max_examples=150, deadline=None)
-def test_shuffling_and_rotation_are_permutations_within_documents(layout, chance, noise):
+def test_shuffling_and_rotation_are_permutations_within_documents(layout, rng, noise):
     before = columns_of(layout)
-    after = noise(before, layout, chance)
+    after = noise(before, layout, rng)
     assert (after[layout.frame[:-1]] == before[layout.frame[:-1]]).all(), "the frame stays in its place"
     for old, new in zip(documents(before, layout), documents(after, layout), strict=True):
         assert sorted(old) == sorted(new)
 
 
-@given(layout=layouts(), chance=chances)
+@given(layout=layouts(), rng=rngs)
 @settings(max_examples=100, deadline=None)
-def test_sentences_are_shuffled_whole(layout, chance):
+def test_sentences_are_shuffled_whole(layout, rng):
     before = columns_of(layout)
-    after = shuffle_sentences(before, layout, chance)
+    after = shuffle_sentences(before, layout, rng)
     place = np.empty_like(after)
     place[after] = before
     for column in before[1:]:
@@ -79,9 +79,9 @@ def test_sentences_are_shuffled_whole(layout, chance):
 
 def test_every_order_of_sentences_and_every_turn_is_as_likely():
     layout = Layout.of(np.full(9, 9), np.asarray([0, 2, 5]), VOCABULARY)
-    chance, before = np.random.default_rng(0), columns_of(layout)
-    orders = [tuple(shuffle_sentences(before, layout, chance)) for _ in range(6000)]
-    turns = [tuple(rotate_documents(before, layout, chance)) for _ in range(9000)]
+    rng, before = np.random.default_rng(0), columns_of(layout)
+    orders = [tuple(shuffle_sentences(before, layout, rng)) for _ in range(6000)]
+    turns = [tuple(rotate_documents(before, layout, rng)) for _ in range(9000)]
     for found, kinds in ((orders, 6), (turns, 9)):
         counts = np.asarray([found.count(one) for one in set(found)])
         assert len(counts) == kinds
@@ -89,14 +89,14 @@ def test_every_order_of_sentences_and_every_turn_is_as_likely():
     assert all(np.diff(turn).tolist().count(1) >= 7 for turn in set(turns)), "a turn keeps the cyclic order"
 
 
-@given(layout=layouts(), rate=rates, chance=chances)
+@given(layout=layouts(), rate=rates, rng=rngs)
 @settings(max_examples=150, deadline=None)
-def test_hiding_and_deleting_touch_exactly_the_budget(layout, rate, chance):
+def test_hiding_and_deleting_touch_exactly_the_budget(layout, rate, rng):
     before = columns_of(layout)
     count = int(layout.ordinary.sum())
     budget = min(count, max(1, round(rate * count)))
-    hidden, kept = hide_tokens(before, layout, rate, chance), delete_tokens(before, layout, rate, chance)
-    touched = hidden == HIDDEN
+    hidden, kept = mask_tokens(before, layout, rate, rng), delete_tokens(before, layout, rate, rng)
+    touched = hidden == MASKED
     assert touched.sum() == budget and layout.ordinary[:-1][touched].all()
     assert (hidden[~touched] == before[~touched]).all()
     assert len(kept) == len(before) - budget
@@ -104,12 +104,12 @@ def test_hiding_and_deleting_touch_exactly_the_budget(layout, rate, chance):
     assert layout.ordinary[np.setdiff1d(before, kept)].all()
 
 
-@given(layout=layouts(), rate=rates, mean=st.floats(0.1, 12), chance=chances)
+@given(layout=layouts(), rate=rates, mean=st.floats(0.1, 12), rng=rngs)
 @settings(max_examples=200, deadline=None)
-def test_infilling_keeps_what_it_does_not_replace(layout, rate, mean, chance):
+def test_infilling_keeps_what_it_does_not_replace(layout, rate, mean, rng):
     before = columns_of(layout)
-    after = fill_spans(before, layout, rate, mean, chance)
-    kept = after[after != HIDDEN]
+    after = infill_spans(before, layout, rate, mean, rng)
+    kept = after[after != MASKED]
     assert (np.diff(kept) > 0).all(), "what is kept stands in its order"
     replaced = np.setdiff1d(before, kept)
     assert len(replaced) == layout.budget(before, rate) and layout.ordinary[replaced].all()
@@ -126,29 +126,29 @@ def test_infilling_keeps_what_it_does_not_replace(layout, rate, mean, chance):
     order=st.lists(st.integers(0, 4), min_size=1, max_size=6),
     rate=rates,
     mean=st.floats(0.1, 12),
-    chance=chances,
+    rng=rngs,
 )
 @settings(max_examples=150, deadline=None)
-def test_any_composition_keeps_the_frame_and_never_lengthens(layout, order, rate, mean, chance):
+def test_any_composition_keeps_the_frame_and_never_lengthens(layout, order, rate, mean, rng):
     noises = [
-        lambda columns: hide_tokens(columns, layout, rate, chance),
-        lambda columns: delete_tokens(columns, layout, rate, chance),
-        lambda columns: fill_spans(columns, layout, rate, mean, chance),
-        lambda columns: shuffle_sentences(columns, layout, chance),
-        lambda columns: rotate_documents(columns, layout, chance),
+        lambda columns: mask_tokens(columns, layout, rate, rng),
+        lambda columns: delete_tokens(columns, layout, rate, rng),
+        lambda columns: infill_spans(columns, layout, rate, mean, rng),
+        lambda columns: shuffle_sentences(columns, layout, rng),
+        lambda columns: rotate_documents(columns, layout, rng),
     ]
     before = columns = columns_of(layout)
     for place in order:
         columns = noises[place](columns)
     assert len(columns) <= len(before)
-    shown = columns[columns != HIDDEN]
+    shown = columns[columns != MASKED]
     assert len(set(shown)) == len(shown), "nothing stands twice"
     frame = layout.frame[:-1]
     assert (columns[layout.frame[columns]] == before[frame]).all(), "the frame is whole and in its order"
     special = before[~layout.ordinary[:-1]]
     assert np.isin(special, columns).all(), "unknown tokens may move, but are neither hidden nor dropped"
     for old, new in zip(documents(before, layout), documents(columns, layout), strict=True):
-        assert np.isin(new[new != HIDDEN], old).all(), "nothing leaves its document"
+        assert np.isin(new[new != MASKED], old).all(), "nothing leaves its document"
 
 
 def expected_counts(budget: int, mean: float) -> np.ndarray:
@@ -156,22 +156,22 @@ def expected_counts(budget: int, mean: float) -> np.ndarray:
 
     By renewal: `visits[n]` is how often n tokens are left when a length is drawn.
     """
-    chance_of = stats.poisson(mean).pmf(np.arange(budget + 1))
+    pmf = stats.poisson(mean).pmf(np.arange(budget + 1))
     visits, counts = np.zeros(budget + 1), np.zeros(budget + 1)
     visits[budget] = 1
     for left in range(budget, 0, -1):
-        visits[left] /= 1 - chance_of[0]
-        visits[1:left] += visits[left] * chance_of[left - 1 : 0 : -1]
-        counts[:left] += visits[left] * chance_of[:left]
+        visits[left] /= 1 - pmf[0]
+        visits[1:left] += visits[left] * pmf[left - 1 : 0 : -1]
+        counts[:left] += visits[left] * pmf[:left]
         counts[left] += visits[left] * stats.poisson(mean).sf(left - 1)
     return counts
 
 
 @pytest.mark.parametrize(("mean", "budget"), [(3.0, 38), (3.0, 150), (1.5, 38), (8.0, 38)])
 def test_span_lengths_follow_poisson_over_100_000_tokens(mean, budget):
-    chance, rows = np.random.default_rng(0), math.ceil(100_000 / budget)
+    rng, rows = np.random.default_rng(0), math.ceil(100_000 / budget)
     sizes = np.asarray([round(budget / 0.3)])
-    drawn = [length for _ in range(rows) for length in draw_lengths(sizes, budget, mean, chance)[0]]
+    drawn = [length for _ in range(rows) for length in draw_lengths(sizes, budget, mean, rng)[0]]
     found = np.bincount(drawn, minlength=budget + 1)
     assert found @ np.arange(len(found)) == rows * budget >= 100_000
     expected = rows * expected_counts(budget, mean)
@@ -189,14 +189,14 @@ def test_span_lengths_follow_poisson_over_100_000_tokens(mean, budget):
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
 @pytest.mark.parametrize("noise", ["token_mask", "token_delete", "infill"])
 def test_rates_over_100_000_tokens(noise, rate):
-    layout, chance = plain(126), np.random.default_rng(1)
+    layout, rng = plain(126), np.random.default_rng(1)
     rows = 800
     touched = np.zeros(126, dtype=int)
     for _ in range(rows):
         if noise == "infill":
-            after = fill_spans(columns_of(layout), layout, rate, 3.0, chance)
+            after = infill_spans(columns_of(layout), layout, rate, 3.0, rng)
         else:
-            after = (hide_tokens if noise == "token_mask" else delete_tokens)(columns_of(layout), layout, rate, chance)
+            after = (mask_tokens if noise == "token_mask" else delete_tokens)(columns_of(layout), layout, rate, rng)
         touched += ~np.isin(np.arange(126), after)
     trials = rows * 126
     assert trials >= 100_000
@@ -207,15 +207,15 @@ def test_rates_over_100_000_tokens(noise, rate):
     assert low <= inner.min() and inner.max() <= high, "each place as likely as the next"
 
 
-def test_a_mask_is_put_between_two_tokens_for_a_length_of_nought():
-    layout, chance = plain(126), np.random.default_rng(0)
+def test_a_mask_is_put_between_two_tokens_for_a_length_of_zero():
+    layout, rng = plain(126), np.random.default_rng(0)
     inserted = draws = 0
     for _ in range(2000):
-        after = fill_spans(columns_of(layout), layout, 0.3, 3.0, chance)
-        gaps = np.diff(after[after != HIDDEN])
-        masks = int((after == HIDDEN).sum())
+        after = infill_spans(columns_of(layout), layout, 0.3, 3.0, rng)
+        gaps = np.diff(after[after != MASKED])
+        masks = int((after == MASKED).sum())
         draws += masks
-        between = [after[place - 1] + 1 == after[place + 1] for place in np.flatnonzero(after[1:-1] == HIDDEN) + 1]
+        between = [after[place - 1] + 1 == after[place + 1] for place in np.flatnonzero(after[1:-1] == MASKED) + 1]
         inserted += sum(between)
         assert gaps.min() >= 1
     # One that touches another mask, or an end of the text, is not told from it: about 13 in 100 masks have neighbours.
@@ -224,31 +224,31 @@ def test_a_mask_is_put_between_two_tokens_for_a_length_of_nought():
 
 
 def test_where_lengths_are_tiny_a_row_still_does_not_grow():
-    layout, chance = plain(50), np.random.default_rng(0)
+    layout, rng = plain(50), np.random.default_rng(0)
     for _ in range(50):
-        after = fill_spans(columns_of(layout), layout, 0.3, 0.1, chance)
-        assert len(after) == 50 and (after == HIDDEN).sum() == 15
+        after = infill_spans(columns_of(layout), layout, 0.3, 0.1, rng)
+        assert len(after) == 50 and (after == MASKED).sum() == 15
 
 
 def test_spans_end_where_documents_do():
     """Documents of two tokens: no span is longer, and the share is reached all the same."""
     ids = np.asarray([CLS, *[9, 9, SEP] * 30])
     layout = Layout.of(ids, np.zeros(0, dtype=np.int64), VOCABULARY)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(50):
-        after = fill_spans(columns_of(layout), layout, 0.5, 3.0, chance)
+        after = infill_spans(columns_of(layout), layout, 0.5, 3.0, rng)
         assert layout.frame[after].sum() == 31
         assert layout.ordinary[after].sum() == 30
 
 
 def test_a_row_without_ordinary_tokens_stays_as_it_is():
     layout = Layout.of(np.asarray([CLS, UNK, SEP, SEP]), np.zeros(0, dtype=np.int64), VOCABULARY)
-    before, chance = columns_of(layout), np.random.default_rng(0)
+    before, rng = columns_of(layout), np.random.default_rng(0)
     for after in (
-        hide_tokens(before, layout, 0.3, chance),
-        delete_tokens(before, layout, 0.3, chance),
-        fill_spans(before, layout, 0.3, 3.0, chance),
-        shuffle_sentences(before, layout, chance),
-        rotate_documents(before, layout, chance),
+        mask_tokens(before, layout, 0.3, rng),
+        delete_tokens(before, layout, 0.3, rng),
+        infill_spans(before, layout, 0.3, 3.0, rng),
+        shuffle_sentences(before, layout, rng),
+        rotate_documents(before, layout, rng),
     ):
         assert (after == before).all()

@@ -150,14 +150,14 @@ def test_a_beginning_of_one_token_is_causal_language_modelling(kind):
 @pytest.mark.parametrize("mode", [None, "[S]"])
 def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind, mode):
     torch.manual_seed(0)
-    one_stack = kind in DECODERS
-    objective = PrefixLM(family="decoder" if one_stack else "encoder-decoder", mode=mode, chunk=10)
-    if one_stack:
+    is_decoder = kind in DECODERS
+    objective = PrefixLM(family="decoder" if is_decoder else "encoder-decoder", mode=mode, chunk=10)
+    if is_decoder:
         model = decoder(kind)
     else:
         backbone = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny"))
         model = backbone.build(made_up_vocabulary(), 32, "AutoModelForSeq2SeqLM").eval()
-    batch = objective.corrupt(made_up_rows(4, 30, opens=one_stack), made_up_vocabulary(), 0)
+    batch = objective.corrupt(made_up_rows(4, 30, opens=is_decoder), made_up_vocabulary(), 0)
     with torch.no_grad():
         ours = objective.loss(model, batch).item() / objective.weight(batch)
         theirs = model(**objective.as_inputs(batch)).loss.item()
@@ -203,7 +203,7 @@ def test_layers_that_see_a_window_alone_are_refused():
     def make(auto_class, part="", scale=1.0, **changes):
         return Decoder(Decoder.Config(size="tiny", max_length=1024)).build(made_up_vocabulary(), 32, auto_class)
 
-    with pytest.raises(RecipeError, match=r"see a window.*backbone\.max_length to 512 or less"):
+    with pytest.raises(RecipeError, match=r"sliding-window attention.*backbone\.max_length to 512 or less"):
         PrefixLM(family="decoder").assemble(make)
 
 

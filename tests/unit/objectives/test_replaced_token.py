@@ -64,11 +64,11 @@ def test_a_discriminator_that_is_widened_takes_its_generator_along(tmp_path, bes
     assert widths == [256, 256] and after.generator.config.num_hidden_layers == 1
     batch = objective.corrupt(made_up_rows(4, 24), made_up_vocabulary(), 0)
     with torch.no_grad():
-        old, new = (objective.play(module, batch) for module in (before, after))
-    assert objective.total(new, batch).isfinite()
+        old, new = (objective.predict(module, batch) for module in (before, after))
+    assert objective.total_loss(new, batch).isfinite()
     if beside:
-        assert torch.allclose(new.guesses, old.guesses, atol=1e-4)
-        assert torch.allclose(new.verdicts, old.verdicts, atol=1e-4)
+        assert torch.allclose(new.generator_logits, old.generator_logits, atol=1e-4)
+        assert torch.allclose(new.discriminator_logits, old.discriminator_logits, atol=1e-4)
 
 
 @given(rate=st.floats(0.02, 0.9), length=st.integers(8, 64), seed=st.integers(0, 2**31))
@@ -137,18 +137,18 @@ def test_the_discriminator_sees_samples_and_is_told_nothing_else(kind):
     batch = objective.corrupt(rows, made_up_vocabulary(), 0)
     generator_saw, discriminator_saw = seen_by(module.generator), seen_by(module.discriminator)
     with torch.no_grad():
-        played = objective.play(module, batch)
+        output = objective.predict(module, batch)
     shown, masked = discriminator_saw[0], batch["input_ids"] == MASK
     assert torch.equal(generator_saw[0], batch["input_ids"])
     assert not (shown == MASK).any()
     assert torch.equal(shown[~masked], batch["originals"][~masked])
     special = batch["originals"] < SPECIAL
     assert ((shown < SPECIAL) == special).all(), "no special token is replaced, and none appears"
-    assert torch.equal(played.replaced, (shown != batch["originals"]).float())
+    assert torch.equal(output.replaced, (shown != batch["originals"]).float())
     right = masked & (shown == batch["originals"])
     assert right.sum() > 5, "with few tokens to choose from, some samples are the original one,"
-    assert not played.replaced[right].any(), "and count as original"
-    sampled = objective.sample(played.guesses, batch)
+    assert not output.replaced[right].any(), "and count as original"
+    sampled = objective.sample(output.generator_logits, batch)
     assert torch.equal(shown.gather(1, batch["positions"]), sampled)
 
 
@@ -156,8 +156,8 @@ def test_the_discriminators_loss_moves_no_weight_of_the_generator_but_the_shared
     objective = ReplacedToken()
     module = assembled(objective)
     batch = objective.corrupt(made_up_rows(4, 32), made_up_vocabulary(), 0)
-    played = objective.play(module, batch)
-    F.binary_cross_entropy_with_logits(played.verdicts, played.replaced).backward()
+    output = objective.predict(module, batch)
+    F.binary_cross_entropy_with_logits(output.discriminator_logits, output.replaced).backward()
     shared = {id(parameter) for parameter in module.discriminator.parameters()}
     own = [parameter for parameter in module.generator.parameters() if id(parameter) not in shared]
     assert own and all(parameter.grad is None for parameter in own)

@@ -32,17 +32,17 @@ def made_up_vocabulary() -> Vocabulary:
 
 def made_up_rows(count: int, length: int, seed: int = 0, short: bool = True) -> Rows:
     """Tokens of A are even, of B odd, of negative_ids above 250; some rows and negative_ids are short."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     ids, negative_ids = np.full((count, length), PAD), np.full((count, length), PAD)
     second = np.zeros(count, dtype=np.int64)
     for row in range(count):
-        room = chance.integers(2, length - 2) if short else length - 3
-        first = chance.integers(1, room)
-        a, b = chance.integers(3, 125, size=first) * 2, chance.integers(3, 124, size=room - first) * 2 + 1
+        room = rng.integers(2, length - 2) if short else length - 3
+        first = rng.integers(1, room)
+        a, b = rng.integers(3, 125, size=first) * 2, rng.integers(3, 124, size=room - first) * 2 + 1
         ids[row, : room + 3] = [CLS, *a, SEP, *b, SEP]
         second[row] = first + 2
-        there = chance.integers(1, length + 1) if short else length
-        negative_ids[row, :there] = chance.integers(251, SIZE, size=there)
+        size = rng.integers(1, length + 1) if short else length
+        negative_ids[row, :size] = rng.integers(251, SIZE, size=size)
     return Rows(ids, [Sample(0, index) for index in range(count)], (), second, negative_ids)
 
 
@@ -61,13 +61,13 @@ def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
     assert batch["input_ids"].shape == rows.ids.shape
     for row in range(6):
         first, second = segments(rows.ids[row])
-        stranger = rows.negative_ids[row][rows.negative_ids[row] != PAD].tolist()
+        negative = rows.negative_ids[row][rows.negative_ids[row] != PAD].tolist()
         shown, label = segments(batch["input_ids"][row].numpy()), int(batch["sentence_labels"][row])
         if name == "sentence_order":
             assert shown == ((second, first) if label else (first, second))
         else:
-            size = min(len(second), len(stranger))
-            assert shown == (first, (stranger if label else second)[:size]), "B's length does not tell the label"
+            size = min(len(second), len(negative))
+            assert shown == (first, (negative if label else second)[:size]), "B's length does not tell the label"
         used = len(shown[0]) + len(shown[1]) + 3
         assert batch["attention_mask"][row].tolist() == [1] * used + [0] * (length - used)
         types = [0] * (len(shown[0]) + 2) + [1] * (len(shown[1]) + 1) + [0] * (length - used)

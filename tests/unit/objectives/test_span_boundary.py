@@ -17,7 +17,7 @@ from headstart.backbones.encoder import Encoder
 from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.heads import HeadConfig
-from headstart.objectives.span_boundary import FARTHEST, BoundaryHead, SpanBoundary
+from headstart.objectives.span_boundary import MAX_BOUNDARY_TARGETS, BoundaryHead, SpanBoundary
 
 SIZE, MASK, SPECIAL = 500, 4, 5
 ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")
@@ -31,9 +31,9 @@ def made_up_vocabulary(continues: int = 0) -> Vocabulary:
 
 
 def made_up_rows(count: int, length: int, seed: int = 0, separators: int = 0) -> Rows:
-    chance = np.random.default_rng(seed)
-    ids = chance.integers(SPECIAL, SIZE, size=(count, length))
-    ids[chance.random(ids.shape) < separators / length] = 3
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(SPECIAL, SIZE, size=(count, length))
+    ids[rng.random(ids.shape) < separators / length] = 3
     ids[:, 0], ids[:, -1] = 2, 3
     return Rows(ids, [Sample(0, index) for index in range(count)])
 
@@ -84,7 +84,7 @@ def test_spans_are_whole_words_without_special_tokens_between_tokens_that_are_se
 
 
 def test_stated_lengths_have_the_papers_mean():
-    shares = SpanBoundary().length_shares()
+    shares = SpanBoundary().length_probabilities()
     assert shares @ np.arange(1, 11) == pytest.approx(3.8, abs=0.01)
     assert np.allclose(shares[1:] / shares[:-1], 0.8)
 
@@ -97,7 +97,7 @@ def test_lengths_follow_the_stated_distribution(stop, longest):
     lengths = batch["after"][:, 0].numpy()
     found = np.bincount(lengths, minlength=longest + 1)[1:]
     assert len(found) == longest
-    assert stats.chisquare(found, objective.length_shares() * 6_000).pvalue > 1e-4
+    assert stats.chisquare(found, objective.length_probabilities() * 6_000).pvalue > 1e-4
 
 
 def test_lengths_over_all_spans_of_long_rows_in_words():
@@ -113,7 +113,7 @@ def test_lengths_over_all_spans_of_long_rows_in_words():
     total = len(lengths)
     assert total > 5000
     found = np.bincount(lengths, minlength=11)[1:] / total
-    assert np.abs(found - objective.length_shares()).max() < 5 * math.sqrt(0.22 * 0.78 / total) + 60 / total
+    assert np.abs(found - objective.length_probabilities()).max() < 5 * math.sqrt(0.22 * 0.78 / total) + 60 / total
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.3)])
@@ -189,7 +189,7 @@ def test_tokens_far_into_a_span_are_predicted_by_their_state_alone():
     objective = SpanBoundary(rate=0.5, longest=30, stop=0.001, mask=1, random=0)
     module = build(objective)
     batch = dict(objective.corrupt(made_up_rows(8, 128), made_up_vocabulary(), 0))
-    far = (batch["before"] > FARTHEST) & (batch["weights"] > 0)
+    far = (batch["before"] > MAX_BOUNDARY_TARGETS) & (batch["weights"] > 0)
     assert far.sum() > 20
     with torch.no_grad():
         before = objective.measure(module, batch)

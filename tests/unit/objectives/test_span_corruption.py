@@ -163,8 +163,8 @@ def test_lengths_of_spans_and_gaps_follow_a_random_partition():
     for flag, total in ((True, noise), (False, length - noise)):
         assert sum(found[flag].values()) == rows * spans
         for size in range(1, total - spans + 2):
-            chance = math.comb(total - size - 1, spans - 2) / math.comb(total - 1, spans - 1)
-            expected = rows * spans * chance
+            probability = math.comb(total - size - 1, spans - 2) / math.comb(total - 1, spans - 1)
+            expected = rows * spans * probability
             # Parts of one row depend on each other, but negatively: independent draws would spread wider.
             assert abs(found[flag][size] - expected) < 5 * math.sqrt(expected) + 3, (flag, size)
     assert (place[0], place[length - 1]) == (0, rows), "the first token is always kept, the last never"
@@ -208,7 +208,7 @@ def test_a_row_of_unknown_tokens_alone_has_nothing_to_predict_but_sentinels():
 
 
 def test_a_row_with_more_spans_than_sentinels_is_refused():
-    message = r"has 101 spans; objective\.sentinels is 100.*[Ss]et objective\.sentinels to 101"
+    message = r"has 101 spans, but objective\.sentinels is 100.*[Ss]et objective\.sentinels to 101"
     with pytest.raises(RecipeError, match=message):
         SpanCorruption().corrupt(made_up_rows(1, 2020), made_up_vocabulary(SpanCorruption()), 0)
     with pytest.raises(RecipeError, match=r"objective\.sentinels is 100"):
@@ -233,7 +233,7 @@ def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind):
 def test_the_collator_takes_texts_of_any_length(verses, tiny_tokenizers):
     tokenizer = tiny_tokenizers["wordpiece"]
     objective = SpanCorruption(mode="[R]")
-    with pytest.raises(ArtifactError, match=r"lacks 101 special tokens, <extra_id_0> the first"):
+    with pytest.raises(ArtifactError, match=r"lacks 101 special tokens, starting with <extra_id_0>"):
         objective.collator(tokenizer)
     tokenizer = copy.deepcopy(tokenizer)
     vocabulary = add_special(tokenizer, objective.special_tokens())

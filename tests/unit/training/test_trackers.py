@@ -105,6 +105,7 @@ def read_wandb(folder: Path, tracked: Path) -> Points:
     """Read the history records of all offline runs, which must be one run, merged as `wandb sync` does."""
     from wandb.proto.wandb_internal_pb2 import Record
 
+    end_wandb()
     points: dict[str, dict[int, float]] = {LOSS: {}, SCORE: {}}
     paths = sorted(tracked.rglob("*.wandb"))
     assert len({path.name for path in paths}) == 1, "a resumed run has the same id"
@@ -169,11 +170,11 @@ def tracked(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
         monkeypatch.delitem(sys.modules, name)
     yield folder
-    forget_variables()
+    end_wandb()
 
 
-def forget_variables() -> None:
-    """Let wandb read its environment variables again, as a new process does."""
+def end_wandb() -> None:
+    """End wandb's service, so that its files are complete and it reads its environment variables again."""
     if "wandb" in sys.modules:
         sys.modules["wandb"].teardown()
 
@@ -188,7 +189,7 @@ def test_each_tracker_gets_every_value_also_after_a_resume(toy, tmp_path, tracke
         # wandb names a folder by the second in which a run starts, so each attempt has a parent folder of its own.
         (tracked / attempt).mkdir()
         monkeypatch.setenv("WANDB_DIR", str(tracked / attempt))
-        forget_variables()
+        end_wandb()
         loop = toy.loop(folder, toy.Learner(), *reporting_callbacks("toy", [name], quiet=True), *more, budget="5 steps")
         loop.restore()
         return loop.run()

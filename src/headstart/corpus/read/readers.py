@@ -26,7 +26,7 @@ from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
 from headstart.corpus.read import formats, streams, tables
 
-SPLITS: tuple[Literal["train"], Literal["validation"]] = ("train", "validation")
+SPLITS = ("train", "validation")
 _KEPT_EXAMPLES = 20
 _IDENTITY_BYTES = 1 << 20
 

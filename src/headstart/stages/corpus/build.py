@@ -207,9 +207,9 @@ class Build:
         if remaining:
             done = len(tasks) - len(remaining)
             started = time.monotonic()
-            for note in engine.run_tasks(function, remaining, self.recipe.engine):
+            for note_of_task in engine.run_tasks(function, remaining, self.recipe.engine):
                 done += 1
-                check(note)
+                check(note_of_task)
                 logger.info(f"corpus: {step}: part {done} of {len(tasks)}")
                 started = self._add_seconds(step, started)
         return [note for task in tasks if (note := finished(folder, task["number"])) is not None]

@@ -35,11 +35,12 @@ def objective_of(recipe: PretrainRecipe) -> Objective:
         family = family_of(config)
         described = f"{path}, which is a {config.model_type!r} of the family {family or 'none'}"
     if family not in objective.families:
-        has_family = "family" in type(recipe.objective).model_fields
+        # prefix_lm trains several families, but one at a time: its field `family` selects it.
+        selectable = "family" in type(recipe.objective).model_fields and family in type(objective).families
         raise RecipeError(
             f"objective {registry.name_of('objectives', recipe.objective)!r} does not train {described}",
             allowed=f"It trains: {', '.join(objective.families)}",
-            do=f"Choose another objective{', another objective.family' if has_family else ''} or another backbone",
+            do=f"Set `objective.family: {family}`" if selectable else "Choose another objective or another backbone",
         )
     if isinstance(section, Checkpoint.Config):
         Checkpoint(section).require_fitting(recipe.training.longest)

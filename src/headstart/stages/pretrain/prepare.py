@@ -239,8 +239,8 @@ class _Encoder:
                 stack.enter_context(lock_beside(target))
                 if not artifact.is_complete(target):
                     parents = {"tokenizer": self.identity}
-                    staging = artifact.staged(target, "shards", parents=parents, made_from=made_from)
-                    staged[split] = stack.enter_context(staging)
+                    context = artifact.staged(target, "shards", parents=parents, made_from=made_from)
+                    staged[split] = stack.enter_context(context)
             if staged:
                 receipt = self._encode(part, {split: staging.path for split, staging in staged.items()})
                 for staging in staged.values():

@@ -21,8 +21,8 @@ import headstart
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.training.jsonl import read_jsonl
 from headstart.training.loop import Loop
-from headstart.training.progress import read_curve
 
 TERMS = ["cardiomyopathy", "immunoglobulin", "thrombocytopenia", "bradycardia", "angioplasty"]
 
@@ -45,7 +45,7 @@ def recipe(domain, recipe_of, output, path, training=(), **sections):
 
 
 def first_loss(folder):
-    return next(line["loss"] for line in read_curve(folder / "logs" / "metrics.jsonl") if "loss" in line)
+    return next(line["loss"] for line in read_jsonl(folder / "logs" / "metrics.jsonl") if "loss" in line)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from headstart.core import artifact
 from headstart.core.errors import RecipeError
 from headstart.stages.pretrain.learner import RowBatches
 from headstart.stages.pretrain.recipe import PretrainTraining
+from headstart.training.jsonl import read_jsonl
 from headstart.training.loop import Loop
-from headstart.training.progress import read_curve
 
 PHASES = [{"length": 16, "share": 0.5}, {"length": 64, "share": 0.5}]
 
@@ -29,7 +29,7 @@ def recipe(way, recipe_of, output, **training):
 
 
 def losses(folder):
-    lines = read_curve(folder / "logs" / "metrics.jsonl")
+    lines = read_jsonl(folder / "logs" / "metrics.jsonl")
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
@@ -96,7 +96,7 @@ def test_held_out_rows_have_the_first_length(uninterrupted, way):
 
 def test_the_model_must_read_the_longest_rows(way, recipe_of, tmp_path):
     wrong = recipe(way, recipe_of, tmp_path / "x", seq_length=[PHASES[0], {"length": 1024, "share": 0.5}])
-    with pytest.raises(RecipeError, match=r"seq_length is 1024; backbone\.max_length is 512"):
+    with pytest.raises(RecipeError, match=r"seq_length is 1024, but backbone\.max_length is 512"):
         headstart.pretrain(wrong, quiet=True)
 
 
