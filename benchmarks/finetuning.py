@@ -20,6 +20,7 @@ from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.budget import Budget
 from headstart.training.compilation import choose_attention
+from headstart.training.loop import RunInfo
 
 
 class Unmeasured(TaskLearner):
@@ -47,7 +48,7 @@ class Ours:
         choose_attention(model)
         settings = settings_of(FinetuneTraining.model_validate({"eval_count": 0, **training}), section)
         learner = Unmeasured(model, task, self.adaptation, self.reading, self.features, [], [])
-        self.loop = build_loop(learner, settings, batch_size, 0, Path(tempfile.mkdtemp()), "x")
+        self.loop = build_loop(learner, settings, batch_size, RunInfo(Path(tempfile.mkdtemp()), "x"))
         self.batch_size, self.steps = batch_size, 0
 
     def examples_per_second(self, steps: int) -> float:

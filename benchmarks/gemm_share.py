@@ -62,7 +62,7 @@ def main() -> None:
     for name, overrides in CASES.items():
         ours = Ours(*overrides)
         batch = ours.learner.batch([Sample(0, i) for i in range(8)])
-        with ours.loop.stepper.eager():
+        with ours.loop.train_step.eager():
             # Counted under a dispatch mode, where compiled layers would be given up for good.
             per_token = flops_per_token(ours.learner.module, batch, ours.learner.tokens(batch))
         steps = ours.warm_up(options.quick)

@@ -19,7 +19,8 @@ from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training.budget import Budget
-from headstart.training.loop import Loop
+from headstart.training.loop import Loop, RunInfo
+from headstart.training.phases import Phase
 
 CAUSAL_LM = ("objective={name: causal_lm}", "backbone={family: decoder, size: small, dropout: 0.0}",
              "training.optim=adamw")  # fmt: skip
@@ -65,10 +66,8 @@ class Ours:
         self.model = self.objective.parts(self.module)[""]
         self.learner = Unmeasured(self.module, self.objective, corpora, corpora, self.vocabulary, filled.seed)
         self.batch_size = filled.training.rows_of(self.length)
-        self.loop = Loop(
-            self.learner, filled.training, batch_size=self.batch_size, seed=filled.seed,
-            folder=Path(tempfile.mkdtemp()), fingerprint="x",
-        )  # fmt: skip
+        info, phases = RunInfo(Path(tempfile.mkdtemp()), "x", filled.seed), [Phase(0.0, self.learner, self.batch_size)]
+        self.loop = Loop(self.learner, filled.training, info, phases)
         self.steps = 0
 
     def tokens_per_second(self, steps: int) -> float:

@@ -45,7 +45,7 @@ from headstart.stages.pretrain.learner import PretrainLearner
 from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import environment
 from headstart.training import precision
-from headstart.training.progress import read_curve
+from headstart.training.jsonl import read_jsonl
 
 RECIPE = "recipes/objectives/mini.yaml"
 SHARES = (1 / 3, 0.4, 0.5, 2 / 3, 1.0)
@@ -152,7 +152,7 @@ def our_seconds(target: float, budget: float, output: Path) -> tuple[float | Non
     Losses are logged between lines that say how much of the budget is spent: the line after counts.
     """
     last, reached = float("inf"), None
-    for line in read_curve(output / "logs" / "metrics.jsonl"):
+    for line in read_jsonl(output / "logs" / "metrics.jsonl"):
         if reached is None and last <= target and "share" in line:
             reached = budget * line["share"]
         last = line.get("validation/loss", last)

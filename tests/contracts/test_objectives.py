@@ -1,4 +1,4 @@
-"""Every objective with every backbone that it can train."""
+"""The contract of objectives, for every objective with every backbone that it can train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headstart.core.data import Sample
 
 
 def predicted(batch, seq_length):
-    """Which positions of the rows are predicted, as (row, column); None where the batch does not say."""
+    """Return the predicted positions as (rows, columns), or None if the batch does not contain them."""
     if "positions" in batch:
         rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
         return rows, batch["positions"][rows, slots]
@@ -27,23 +27,23 @@ def predicted(batch, seq_length):
 
 
 def special_tokens(ids, vocabulary):
-    """The special tokens of each row in their order, but masks and padding."""
-    told = vocabulary.special[ids] & ~np.isin(ids, (vocabulary.mask, vocabulary.pad))
-    return [row[keep].tolist() for row, keep in zip(ids, told, strict=True)]
+    """Return the special tokens of each row in order, without masks and padding."""
+    kept = vocabulary.special[ids] & ~np.isin(ids, (vocabulary.mask, vocabulary.pad))
+    return [row[keep].tolist() for row, keep in zip(ids, kept, strict=True)]
 
 
 def views(batch):
-    """A batch as (rows, tensors): all of it, or in a mixture what each member has to do with its rows."""
+    """Return a batch as (rows, tensors): the whole batch, or for a mixture the rows and tensors of each member."""
     if "member" not in batch:
         return [(slice(None), batch)]
-    turns = batch["member"].tolist()
-    rows = {place: [row for row, turn in enumerate(turns) if turn == place] for place in set(turns)}
+    members = batch["member"].tolist()
+    rows = {index: [row for row, member in enumerate(members) if member == index] for index in set(members)}
     return [
         (
-            rows[place],
-            {n.removeprefix(f"{place}/"): t[rows[place]] for n, t in batch.items() if n.startswith(f"{place}/")},
+            rows[index],
+            {n.removeprefix(f"{index}/"): t[rows[index]] for n, t in batch.items() if n.startswith(f"{index}/")},
         )
-        for place in rows
+        for index in rows
     ]
 
 
@@ -51,14 +51,14 @@ def equal(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_it_keeps_the_protocol(pairing):
+def test_implements_the_protocol(pairing):
     assert isinstance(pairing.objective, Objective)
     assert isinstance(pairing.backbone, Backbone)
 
 
-def test_a_batch_is_a_function_of_the_samples_alone(pairing):
+def test_batch_depends_only_on_the_samples(pairing):
     whole = pairing.batch()
-    assert equal(whole, pairing.batch()), "twice the same samples"
+    assert equal(whole, pairing.batch()), "same samples twice"
     order = [5, 0, 7, 2]
     assert equal({name: tensor[order] for name, tensor in whole.items()}, pairing.batch(order)), "another order"
     for row in range(len(pairing.rows.ids)):
@@ -66,7 +66,7 @@ def test_a_batch_is_a_function_of_the_samples_alone(pairing):
         assert equal({name: tensor[row : row + 1] for name, tensor in whole.items()}, alone), "another grouping"
 
 
-def test_it_leaves_rows_and_global_generators_alone(pairing):
+def test_does_not_change_rows_or_global_generators(pairing):
     before = pairing.rows.ids.copy()
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     pairing.objective.corrupt(pairing.rows, pairing.vocabulary, 0)
@@ -76,12 +76,12 @@ def test_it_leaves_rows_and_global_generators_alone(pairing):
     assert torch.equal(torch.get_rng_state(), states[2])
 
 
-def test_another_seed_or_epoch_gives_other_noise(pairing):
+def test_noise_depends_on_seed_and_epoch(pairing):
     batch = pairing.batch()
     pairs = [(view["input_ids"].numpy(), pairing.rows.ids[rows]) for rows, view in views(batch)]
     shown = all(np.array_equal(inputs, ids[:, : inputs.shape[1]]) for inputs, ids in pairs)
     if shown and equal(batch, pairing.batch(seed=1)):
-        assert equal(batch, pairing.batch(epoch=1)), "rows are shown as they are, and there is no chance in the batch"
+        assert equal(batch, pairing.batch(epoch=1)), "rows are unchanged, and the batch has no randomness"
     else:
         assert not equal(batch, pairing.batch(seed=1))
         assert not equal(batch, pairing.batch(epoch=1))
@@ -89,14 +89,14 @@ def test_another_seed_or_epoch_gives_other_noise(pairing):
 
 def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
     special = torch.from_numpy(pairing.vocabulary.special[pairing.rows.ids])
-    # A decoder must learn where a text ends.
+    # A decoder must learn to end a text.
     ends = torch.from_numpy(pairing.rows.ids == pairing.vocabulary.sep) & ("decoder" in pairing.backbone.config.family)
     for seed in range(20):
         for rows, batch in views(pairing.batch(seed=seed)):
             shown, original = batch["input_ids"].numpy(), pairing.rows.ids[rows]
             if "attention_mask" in batch:
                 kept = [special_tokens(ids, pairing.vocabulary) for ids in (shown, original)]
-                assert kept[0] == kept[1], "rows that became shorter have them in their order"
+                assert kept[0] == kept[1], "shorter rows keep their order"
             elif shown.shape == original.shape:
                 assert (shown == original)[special[rows]].all()
             where = predicted(batch, original.shape[1])
@@ -104,7 +104,7 @@ def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
                 assert len(where[0])
                 if pairing.rows.second_start is None:
                     assert not (special & ~ends)[rows][where].any()
-                else:  # segments may have changed places
+                else:  # segments may have been swapped
                     assert not pairing.vocabulary.special[batch["labels"][batch["weights"] > 0]].any()
 
 
@@ -128,7 +128,7 @@ def test_weight_is_the_number_of_predictions(pairing):
         assert weight == len(where[0])
 
 
-def test_loss_is_a_finite_sum_and_measure_agrees(pairing):
+def test_loss_is_a_finite_sum_that_measure_reports(pairing):
     model, batch = pairing.model(), pairing.batch(slice(2))
     with torch.no_grad():
         together = pairing.objective.loss(model, batch).item()
@@ -144,7 +144,7 @@ def test_loss_is_a_finite_sum_and_measure_agrees(pairing):
 
 
 def test_gradients_reach_every_parameter(pairing):
-    """A parameter without a gradient would stop DistributedDataParallel, and is dead weight anyway."""
+    """A parameter without a gradient would fail in DistributedDataParallel."""
     model = pairing.model().train()
     pairing.objective.loss(model, pairing.batch()).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -152,7 +152,7 @@ def test_gradients_reach_every_parameter(pairing):
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
     hooks = [hook for m in model.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
     assert not [hook for hook in hooks if hook.__module__.startswith("headstart")], (
-        "transformers leaves some, we do not"
+        "transformers leaves hooks, Headstart does not"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_few_steps_lower_the_loss(pairing):
 
 
 def test_it_learns_real_text(pairing):
-    """Within two minutes the loss covers half of the way from its first value to the unigram entropy."""
+    """Within two minutes the loss falls halfway from its first value to the unigram entropy."""
     objective, module = pairing.objective, pairing.model().train()
     optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
     key, first, loss = getattr(objective, "token_loss", "loss"), None, float("inf")
@@ -183,7 +183,7 @@ def test_it_learns_real_text(pairing):
                 loss = objective.measure(module.eval(), batch)[key] / objective.weight(batch)
             first = loss if first is None else first
             if first < pairing.unigram_entropy:
-                pytest.skip("its loss is no entropy of tokens: lowering it is tested above")
+                pytest.skip("its loss is not a cross-entropy over tokens; test_a_few_steps_lower_the_loss covers it")
             if loss <= (first + pairing.unigram_entropy) / 2:
                 return
         (objective.loss(module.train(), batch) / objective.weight(batch)).backward()
@@ -193,7 +193,7 @@ def test_it_learns_real_text(pairing):
     pytest.fail(f"from {first:.2f} to {loss:.2f} in {step} steps; the unigram entropy is {pairing.unigram_entropy:.2f}")
 
 
-def test_what_is_saved_loads_in_plain_transformers(pairing, tmp_path):
+def test_artifact_loads_in_plain_transformers(pairing, tmp_path):
     module, batch = pairing.model(), pairing.batch(slice(2))
     for name, part in pairing.objective.parts(module).items():
         part.save_pretrained(str(tmp_path / name))
@@ -210,8 +210,8 @@ def test_what_is_saved_loads_in_plain_transformers(pairing, tmp_path):
     kept = [info for loaded, info in infos.items() if loaded in pairing.objective.parts(again).values()]
     assert kept and not any(value for info in kept for value in info.values()), kept
     with torch.no_grad():
-        expected, found = (pairing.objective.loss(one, batch) for one in (module, again))
-    assert torch.equal(found, expected)
+        loss, loaded_loss = (pairing.objective.loss(network, batch) for network in (module, again))
+    assert torch.equal(loaded_loss, loss)
     for name, part in pairing.objective.parts(module).items():
         other = pairing.objective.parts(again)[name].state_dict()
         assert all(torch.equal(value, other[key]) for key, value in part.state_dict().items())
@@ -219,7 +219,7 @@ def test_what_is_saved_loads_in_plain_transformers(pairing, tmp_path):
 
 @pytest.fixture(scope="module")
 def texts_and_pairs(verses, tiny_tokenizer):
-    """Tokenized examples by whether an objective wants two segments, then with tokens of another text beside them."""
+    """Tokenized examples, keyed by whether the objective reads two segments; pairs have `negative_input_ids`."""
 
     def ids(*texts, **more):
         return tiny_tokenizer(*texts, truncation=True, max_length=64, **more)["input_ids"]
@@ -239,7 +239,7 @@ def examples(pairing, texts_and_pairs):
     return texts_and_pairs[pairing.objective.row_shape(64).segments]
 
 
-def test_the_collator_serves_a_plain_data_loader(pairing, examples):
+def test_collator_works_with_a_data_loader(pairing, examples):
     collator = pairing.objective.collator(pairing.tokenizer, seed=0)
     batches = list(DataLoader(examples, batch_size=4, collate_fn=collator))
     assert len(batches) == 2
@@ -250,12 +250,12 @@ def test_the_collator_serves_a_plain_data_loader(pairing, examples):
     assert all(equal(left, right) for left, right in zip(batches, again, strict=True))
     for batch in batches:
         seen = batch["attention_mask"]
-        if seen.dim() == 4:  # who sees whom, as what is added to scores
+        if seen.dim() == 4:  # an additive attention mask
             seen = (seen[:, 0] == 0).any(1)
         assert not seen[batch["input_ids"] == pairing.tokenizer.pad_token_id].any()
 
 
-def test_the_collator_serves_the_trainer(pairing, examples, tmp_path):
+def test_collator_works_with_the_trainer(pairing, examples, tmp_path):
     pytest.importorskip("accelerate", reason="Trainer needs accelerate")
     arguments = TrainingArguments(
         output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4, logging_steps=1, learning_rate=1e-3,

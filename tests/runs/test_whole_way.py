@@ -130,7 +130,7 @@ def test_finetuning_prints_the_scores_of_all_methods(finetuned):
     for other in METHODS - {"full"}:
         lead = rf"full is (ahead of|behind) {other} by \d+\.\d points of accuracy \(.* to .*\), undecided \(p "
         assert re.search(lead, output)
-    assert "cost of all trained rows:" in output
+    assert "cost of all trained models:" in output
     facts = finetuned.manifest
     assert set(facts["metrics"]) == METHODS
     assert all(len(scores) == 2 for scores in facts["metrics"].values()), "one score for each seed"

@@ -1,4 +1,4 @@
-"""ELMo's network: what either direction sees, spelling as input, the mixture of layers, and what it costs."""
+"""The biLM: directions, character input, mixture of layers and FLOPs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headstart.training.compilation import compile_layers
 SIZE, LENGTH, WIDTH, CELLS = 300, 24, 64, 256
 INPUTS = ("subword", "characters")
 SPECIAL = np.arange(SIZE) < 5
-# Ids 10 and 11 are spelt alike, which no tokenizer does; the others differ.
+# Ids 10 and 11 have the same spelling, unlike in any tokenizer; all others differ.
 TOKENS = [f"token{number - (number == 11)}" for number in range(SIZE)]
 VOCABULARY = Vocabulary(SIZE, 0, 2, 3, 4, special=SPECIAL, starts_word=~SPECIAL, tokens=TOKENS)
 
@@ -42,49 +42,51 @@ def models():
     return {kind: build(kind) for kind in INPUTS}
 
 
-def some_ids(rows=2, length=LENGTH, seed=0):
+def random_ids(rows=2, length=LENGTH, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).integers(5, SIZE, size=(rows, length)))
 
 
-@given(kind=st.sampled_from(INPUTS), place=st.integers(0, LENGTH - 1), seed=st.integers(0, 1000))
+@given(kind=st.sampled_from(INPUTS), index=st.integers(0, LENGTH - 1), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_neither_direction_sees_what_it_predicts(models, kind, place, seed):
-    """A changed token changes the left-to-right logits from its place on, and the right-to-left ones up to it."""
-    ids = some_ids(seed=seed)
+def test_directions_do_not_see_the_tokens_they_predict(models, kind, index, seed):
+    """A changed token changes the forward logits from its position on, and the backward logits up to it."""
+    ids = random_ids(seed=seed)
     changed = ids.clone()
-    changed[:, place] = 5 + (ids[:, place] - 4) % (SIZE - 5)
+    changed[:, index] = 5 + (ids[:, index] - 4) % (SIZE - 5)
     with torch.no_grad():
         before, after = (models[kind](one).logits for one in (ids, changed))
     differs = (before != after).any(-1).all(0)
-    assert torch.equal(differs[:, 0], torch.arange(LENGTH) >= place)
-    assert torch.equal(differs[:, 1], torch.arange(LENGTH) <= place)
+    assert torch.equal(differs[:, 0], torch.arange(LENGTH) >= index)
+    assert torch.equal(differs[:, 1], torch.arange(LENGTH) <= index)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", INPUTS)
-def test_padding_changes_nothing(models, kind, side):
-    ids, short = some_ids(), 15
+def test_padding_does_not_change_the_output(models, kind, side):
+    ids, short = random_ids(), 15
     real = slice(0, short) if side == "right" else slice(LENGTH - short, LENGTH)
     padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
     padded[:, real], mask[:, real] = ids[:, :short], 1
     with torch.no_grad():
-        found = models[kind](padded, attention_mask=mask).logits[:, real]
+        actual = models[kind](padded, attention_mask=mask).logits[:, real]
         expected = models[kind](ids[:, :short]).logits
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_tokens_that_are_spelt_alike_have_the_same_states(models):
-    ids = some_ids()
+def test_tokens_with_the_same_spelling_have_the_same_states(models):
+    ids = random_ids()
     ids[:, 7] = 10
     other = ids.clone()
     other[:, 7] = 11
     with torch.no_grad():
-        spelt, known = ((models[kind](ids).logits, models[kind](other).logits) for kind in ("characters", "subword"))
-    assert torch.equal(*spelt)
-    assert not torch.equal(*known)
+        by_characters, by_subwords = (
+            (models[kind](ids).logits, models[kind](other).logits) for kind in ("characters", "subword")
+        )
+    assert torch.equal(*by_characters)
+    assert not torch.equal(*by_subwords)
 
 
-def test_the_spelling_tells_beginning_end_and_every_byte():
+def test_character_table_contains_start_end_and_every_byte():
     table = character_table(["a", "##é", "x" * 60])
     assert table.shape == (3, 50), "ELMo's limit"
     assert table[0].tolist() == [1, ord("a") + 3, 2, *[0] * 47]
@@ -93,36 +95,38 @@ def test_the_spelling_tells_beginning_end_and_every_byte():
     assert character_table(["a"]).shape == (1, 7), "the widest filter fits"
 
 
-def test_every_token_of_a_tokenizer_is_spelt_in_its_own_way(tiny_tokenizers):
+def test_every_token_of_a_tokenizer_has_a_distinct_spelling(tiny_tokenizers):
     for tokenizer in tiny_tokenizers.values():
         vocabulary = vocabulary_of(tokenizer)
         assert len(vocabulary.tokens) == len(tokenizer)
         assert len(character_table(vocabulary.tokens).unique(dim=0)) == len(tokenizer)
 
 
-def test_characters_need_the_tokens():
+def test_character_input_needs_the_spelling_of_tokens():
     bare = Vocabulary(SIZE, 0, 2, 3, 4, special=SPECIAL, starts_word=~SPECIAL)
-    with pytest.raises(ArtifactError, match=r"has 300 ids, but the spelling of 0 tokens.*needs the spelling of every id"):
+    with pytest.raises(
+        ArtifactError, match=r"has 300 ids, but the spelling of 0 tokens.*needs the spelling of every id"
+    ):
         BiLM(BiLM.Config(size="tiny", input="characters")).build(bare, LENGTH, "AutoModel")
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_what_is_saved_is_one_file_and_gives_the_same_states(models, kind, tmp_path):
+def test_checkpoint_is_one_file_and_gives_the_same_states(models, kind, tmp_path):
     model = models[kind]
     model.save_pretrained(str(tmp_path))
     assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == ["model.safetensors"]
     again, info = AutoModelForPreTraining.from_pretrained(str(tmp_path), output_loading_info=True)
     assert not any(info.values()), info
     with torch.no_grad():
-        assert torch.equal(again.eval()(some_ids()).logits, model(some_ids()).logits)
+        assert torch.equal(again.eval()(random_ids()).logits, model(random_ids()).logits)
     body, info = AutoModel.from_pretrained(str(tmp_path), output_loading_info=True)
-    assert sorted(info["missing_keys"]) == ["mix.scale", "mix.weights"], "what a task will learn"
+    assert sorted(info["missing_keys"]) == ["mix.scale", "mix.weights"], "the mixture is learned on a task"
     with torch.no_grad():
-        output = body.eval()(some_ids(), output_hidden_states=True)
+        output = body.eval()(random_ids(), output_hidden_states=True)
     torch.testing.assert_close(output.last_hidden_state, torch.stack(output.hidden_states).mean(0))
 
 
-def test_another_process_loads_it_by_its_folder_alone(models, tmp_path, tiny_tokenizer):
+def test_another_process_loads_the_folder(models, tmp_path, tiny_tokenizer):
     models["characters"].save_pretrained(str(tmp_path))
     tiny_tokenizer.save_pretrained(str(tmp_path))
     script = (
@@ -137,7 +141,7 @@ def test_another_process_loads_it_by_its_folder_alone(models, tmp_path, tiny_tok
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "headstart_bilm"
 
 
-def test_the_same_network_from_scratch_spells_as_before(models, tmp_path):
+def test_reinitialized_network_keeps_the_character_table(models, tmp_path):
     models["characters"].save_pretrained(str(tmp_path))
     task = Classify(Classify.Config())
     task.fit_labels(Examples({}, ["a", "b"]))
@@ -149,7 +153,7 @@ def test_the_same_network_from_scratch_spells_as_before(models, tmp_path):
     assert source.new_parameters() == {name for name, _ in fresh.named_parameters()}
 
 
-def test_the_mixture_is_a_weighted_mean_times_a_scale():
+def test_mixture_is_a_weighted_mean_times_a_scale():
     mix = ScalarMix(3)
     assert mix.layer_weights().tolist() == pytest.approx([1 / 3] * 3)
     with torch.no_grad():
@@ -161,10 +165,10 @@ def test_the_mixture_is_a_weighted_mean_times_a_scale():
     torch.testing.assert_close(mix(list(layers)), expected)
 
 
-def test_the_first_layer_of_the_mixture_is_the_token_itself_on_both_sides():
+def test_first_layer_of_the_mixture_is_the_token_embedding_twice():
     body = build(auto_class="AutoModel")
     with torch.no_grad():
-        layers = body(some_ids(), output_hidden_states=True).hidden_states
+        layers = body(random_ids(), output_hidden_states=True).hidden_states
     assert [layer.shape for layer in layers] == [(2, LENGTH, 128)] * 3
     assert torch.equal(layers[0][..., :64], layers[0][..., 64:])
 
@@ -172,7 +176,7 @@ def test_the_first_layer_of_the_mixture_is_the_token_itself_on_both_sides():
 def test_classification_trains_the_mixture_and_ignores_padding():
     model = build(auto_class="AutoModelForSequenceClassification")
     assert type(model) in AutoModelForSequenceClassification._model_mapping.values()
-    ids, mask = some_ids(), torch.ones(2, LENGTH, dtype=torch.long)
+    ids, mask = random_ids(), torch.ones(2, LENGTH, dtype=torch.long)
     mask[:, 9:] = 0
     logits = model(ids, attention_mask=mask, labels=torch.tensor([0, 1]))
     torch.testing.assert_close(model(ids[:, :9]).logits, logits.logits, atol=1e-5, rtol=1e-5)
@@ -180,14 +184,14 @@ def test_classification_trains_the_mixture_and_ignores_padding():
     assert model.bilm.mix.weights.grad.abs().sum() > 0 and model.bilm.mix.scale.grad.abs() > 0
 
 
-def test_elmo_has_its_published_number_of_parameters():
+def test_elmo_has_the_published_number_of_parameters():
     """93.6 million, by AllenNLP's page on the original model: 4096 cells over 512, two layers, 2048 filters."""
     with torch.device("meta"):
         elmo = BiLMModel(BiLMConfig(input="characters", tie_word_embeddings=False), mixes=False)
     assert sum(parameter.numel() for parameter in elmo.parameters()) == pytest.approx(93.6e6, rel=0.001)
 
 
-def test_a_named_size_gives_layers_and_width():
+def test_named_size_determines_layers_and_width():
     with torch.device("meta"):
         model = BiLM(BiLM.Config(size="base")).build(VOCABULARY, LENGTH, "AutoModel")
     assert len(model.layers) == 12
@@ -196,7 +200,7 @@ def test_a_named_size_gives_layers_and_width():
     assert weights == 12 * 18 * 768**2, "one and a half times a Transformer's 12 · H² a layer"
 
 
-def test_the_output_layer_is_tied_to_subwords_and_free_of_characters(models):
+def test_output_layer_is_tied_with_subwords_only(models):
     assert models["subword"].head.weight is models["subword"].bilm.tokens.weight
     assert "head.weight" in dict(models["characters"].named_parameters())
     for model in models.values():
@@ -204,10 +208,10 @@ def test_the_output_layer_is_tied_to_subwords_and_free_of_characters(models):
             assert rate == 0.1
 
 
-def test_products_of_the_layers_are_counted():
-    """By hand: each token meets each matrix once on the way there, and twice on the way back."""
+def test_flops_of_the_layers_are_counted():
+    """By hand: one product per token and matrix in the forward pass, two in the backward pass."""
     model = build(dropout=0.0)
-    ids = some_ids(rows=3)
+    ids = random_ids(rows=3)
     by_layers = 2 * 2 * (4 * CELLS * 2 * WIDTH + CELLS * WIDTH)
     by_hand = 2 * 3 * LENGTH * (by_layers + 2 * WIDTH * SIZE)
     with FlopCounterMode(display=False) as counter:
@@ -215,12 +219,12 @@ def test_products_of_the_layers_are_counted():
         forward = counter.get_total_flops()
         logits.sum().backward()
     assert forward == by_hand
-    # The first token of a row has no state before it that would want a gradient.
+    # The first token of a row has no previous state that needs a gradient.
     assert counter.get_total_flops() == pytest.approx(3 * by_hand, rel=0.02)
 
 
-def test_products_of_the_fused_layer_of_a_gpu_are_counted():
-    """By shapes alone, on tensors without content; what runs is known where a GPU is."""
+def test_flops_of_the_fused_gpu_kernel_are_counted():
+    """Checks the formula on the meta device; running the kernel needs a GPU."""
     length, rows = 7, 5
     shapes = [(4 * CELLS, WIDTH), (4 * CELLS, WIDTH), (4 * CELLS,), (4 * CELLS,), (WIDTH, CELLS)]
     with torch.device("meta"):
@@ -234,8 +238,8 @@ def test_products_of_the_fused_layer_of_a_gpu_are_counted():
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_it_runs_in_bf16(kind):
-    model, ids = build(kind), some_ids()
+def test_runs_in_bf16(kind):
+    model, ids = build(kind), random_ids()
     exact = model(ids, labels=ids).loss
     with torch.autocast("cpu", torch.bfloat16):
         output = model(ids, labels=ids)
@@ -246,8 +250,8 @@ def test_it_runs_in_bf16(kind):
 
 
 @pytest.mark.slow
-def test_compiled_layers_do_what_the_plain_ones_do():
-    model, ids = build(), some_ids()
+def test_compiled_layers_give_the_same_loss():
+    model, ids = build(), random_ids()
     plain = model(ids, labels=ids).loss
     assert compile_layers(model) == 2
     compiled = model(ids, labels=ids).loss

@@ -1,4 +1,4 @@
-"""A checkpoint as backbone: its weights as they are, with rows for new tokens, and companions from its subfolders."""
+"""The checkpoint backbone: loaded weights, new tokens and additional networks from subfolders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vocabulary(size: int = OLD, pieces=None) -> Vocabulary:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder with a tiny network of each layout whose biases and norms are not all alike."""
+    """Return a function that saves a tiny network of a layout, with random biases and norms."""
     known = {}
 
     def make(family, kind):
@@ -60,34 +60,34 @@ def backbone(path, **settings) -> Checkpoint:
 
 
 @pytest.mark.parametrize(("family", "kind"), LAYOUTS, ids=lambda value: getattr(value, "__name__", value))
-def test_new_rows_are_means_and_old_logits_stay(saved, family, kind):
+def test_new_embeddings_are_means_and_old_logits_are_unchanged(saved, family, kind):
     path = saved(family, kind)
     plain = getattr(transformers, HEADS[family]).from_pretrained(str(path)).eval()
     same = backbone(path).build(vocabulary(), 32, HEADS[family]).eval()
     wide = backbone(path).build(vocabulary(OLD + 4, PIECES), 32, HEADS[family]).eval()
     with torch.no_grad():
-        expected, again, found = (model(**inputs(family)).logits for model in (plain, same, wide))
+        expected, again, actual = (model(**inputs(family)).logits for model in (plain, same, wide))
     assert torch.equal(again, expected)
-    assert found.shape[-1] == OLD + 4 == wide.config.vocab_size
-    assert torch.allclose(found[..., :OLD], expected, atol=1e-6)
+    assert actual.shape[-1] == OLD + 4 == wide.config.vocab_size
+    assert torch.allclose(actual[..., :OLD], expected, atol=1e-6)
     tables = [wide.get_input_embeddings().weight, wide.get_output_embeddings().weight]
     bias = getattr(wide.get_output_embeddings(), "bias", None)
     for table in [*tables, *([] if bias is None else [bias])]:
         for token, written in PIECES.items():
             assert torch.equal(table[token], table[written].mean(0))
-    # A token is as likely as the mean of its pieces' logits, since the output layer is linear.
+    # The logit of a token is the mean of its pieces' logits, because the output layer is linear.
     for token, written in PIECES.items():
-        assert torch.allclose(found[..., token], expected[..., written].mean(-1), atol=1e-5)
+        assert torch.allclose(actual[..., token], expected[..., written].mean(-1), atol=1e-5)
 
 
-def test_rows_beyond_the_tokenizer_are_set_too(saved):
-    """Published checkpoints round their tables up; new tokens take the spare rows without a change of shape."""
+def test_spare_embeddings_are_used_for_new_tokens(saved):
+    """Published checkpoints round up their vocabulary size; new tokens use the spare rows without resizing."""
     spare = backbone(saved(Encoder, "bert")).build(vocabulary(OLD, {OLD - 1: [10, 11]}), 32, "AutoModelForMaskedLM")
     table = spare.get_input_embeddings().weight
     assert len(table) == OLD and torch.equal(table[OLD - 1], table[[10, 11]].mean(0))
 
 
-def test_what_is_saved_has_the_new_size_and_loads(saved, tmp_path):
+def test_checkpoint_has_the_new_size_and_loads(saved, tmp_path):
     wide = backbone(saved(Encoder, "modernbert")).build(vocabulary(OLD + 3, PIECES), 32, "AutoModelForMaskedLM").eval()
     wide.save_pretrained(str(tmp_path))
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path)).eval()
@@ -95,7 +95,7 @@ def test_what_is_saved_has_the_new_size_and_loads(saved, tmp_path):
         assert torch.equal(loaded(**inputs(Encoder)).logits, wide(**inputs(Encoder)).logits)
 
 
-def test_another_head_is_new_on_the_old_body(saved):
+def test_another_head_is_new_on_the_loaded_body(saved):
     path = saved(Encoder, "bert")
     torch.manual_seed(3)
     model = backbone(path).build(vocabulary(), 32, "AutoModelForTokenClassification", num_labels=1)
@@ -105,7 +105,7 @@ def test_another_head_is_new_on_the_old_body(saved):
     assert model.classifier.out_features == 1
 
 
-def test_a_companion_comes_from_its_subfolder_or_is_new(saved, tmp_path):
+def test_additional_network_is_loaded_from_its_subfolder_or_new(saved, tmp_path):
     path = saved(Encoder, "electra")
     transformers.AutoModelForMaskedLM.from_pretrained(str(path)).save_pretrained(str(tmp_path))
     small = Encoder(Encoder.Config(kind="electra", size="tiny", max_length=64)).build(
@@ -116,15 +116,15 @@ def test_a_companion_comes_from_its_subfolder_or_is_new(saved, tmp_path):
     assert (new.config.hidden_size, new.config.num_attention_heads, new.config.num_hidden_layers) == (64, 1, 1)
     assert new.config.intermediate_size == 256
     small.save_pretrained(str(tmp_path / "generator"))
-    found = owner.companion("generator").build(vocabulary(), 32, "AutoModelForMaskedLM", 0.25)
+    actual = owner.companion("generator").build(vocabulary(), 32, "AutoModelForMaskedLM", 0.25)
     for name, value in small.state_dict().items():
-        assert torch.equal(found.state_dict()[name], value)
+        assert torch.equal(actual.state_dict()[name], value)
 
 
 @pytest.mark.parametrize(
     ("family", "kind", "longest"), [(Encoder, "bert", 64), (Encoder, "roberta", 64), (EncoderDecoder, "t5", None)]
 )
-def test_rows_must_fit(saved, family, kind, longest):
+def test_too_long_rows_raise(saved, family, kind, longest):
     one = backbone(saved(family, kind))
     assert one.max_length() == longest
     one.build(vocabulary(), longest or 9999, HEADS[family])
@@ -133,7 +133,7 @@ def test_rows_must_fit(saved, family, kind, longest):
             one.build(vocabulary(), longest + 1, HEADS[family])
 
 
-def test_what_cannot_be_loaded_is_said(saved, tmp_path):
+def test_checkpoint_that_cannot_be_loaded_raises(saved, tmp_path):
     with pytest.raises(RecipeError, match=r"backbone\.path is missing"):
         Checkpoint(Checkpoint.Config()).build(vocabulary(), 32, "AutoModelForMaskedLM")
     with pytest.raises(ArtifactError, match="has no config that transformers can read"):

@@ -1,4 +1,4 @@
-"""Three left-to-right layouts by named size."""
+"""The decoder backbone: three layouts with named sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build(size, kind, vocab=300, seq_length=32, auto_class="AutoModelForCausalLM
 
 
 def build_without_weights(*arguments, **settings):
-    """On the meta device, so that a large model costs neither memory nor time."""
+    """Build on the meta device, so that a large model needs neither memory nor time."""
     with torch.device("meta"):
         return build(*arguments, **settings)
 
@@ -40,7 +40,7 @@ def test_the_three_kinds():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_reads_its_longest_row_and_no_more(kind):
+def test_every_kind_reads_rows_up_to_max_length(kind):
     torch.manual_seed(0)
     model = build("tiny", kind, seq_length=64, max_length=64).eval()
     assert type(model) in AutoModelForCausalLM._model_mapping.values()
@@ -49,13 +49,15 @@ def test_every_kind_reads_its_longest_row_and_no_more(kind):
         logits = model(input_ids=torch.randint(5, 300, (2, 64))).logits
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
-    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"):
+    with pytest.raises(
+        RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"
+    ):
         build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_sees_all_that_stands_before_and_nothing_after(kind):
-    """At 200 tokens a sliding window of 64 would hide the first one from the last."""
+def test_every_kind_attends_to_all_previous_tokens_only(kind):
+    """With 200 tokens, a sliding window of 64 would hide the first token from the last."""
     torch.manual_seed(0)
     model = build("tiny", kind).eval()
     ids = torch.randint(5, 300, (1, 200))
@@ -65,7 +67,7 @@ def test_every_kind_sees_all_that_stands_before_and_nothing_after(kind):
         plain, by_first, by_later = (model(input_ids=one).logits[0] for one in (ids, first, later))
     assert torch.allclose(plain[:150], by_later[:150], atol=1e-5)
     assert not torch.allclose(plain[150:].mean(0), by_later[150:].mean(0), atol=1e-5)
-    # One layer is enough to see the first token, so the last position must feel it strongly enough for float32.
+    # One layer suffices to attend to the first token, so its effect on the last position is visible in float32.
     assert not torch.equal(plain[-1], by_first[-1])
     assert set(getattr(model.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
 
@@ -103,14 +105,14 @@ def test_named_sizes_hold_for_every_kind(kind, size):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_of_every_kind_weigh_like_those_of_bert(kind):
+def test_layers_of_every_kind_have_as_many_parameters_as_berts(kind):
     model = build_without_weights("base", kind)
     stack = [p.numel() for name, p in model.named_parameters() if ".h." in name or ".layers." in name]
     assert sum(stack) == pytest.approx(12 * 12 * 768**2, rel=0.1)
 
 
 def test_gpt2_has_the_published_number_of_parameters():
-    """124M for the smallest, as released (Radford et al. 2019 say 117M, a miscount that its authors corrected)."""
+    """124M for the smallest, as released (Radford et al. 2019 report 117M, a miscount that the authors corrected)."""
     model = build_without_weights("base", "gpt2", vocab=50257, max_length=1024)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(124.4e6, rel=0.001)
 
@@ -125,10 +127,10 @@ def test_a_classifier_can_be_built_on_every_kind(kind):
         logits = classifier(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         again = classifier(input_ids=padded, attention_mask=(padded != 0).long()).logits
     assert logits.shape == (2, 4)
-    assert torch.allclose(logits, again, atol=1e-5), "the last token that is no padding decides"
+    assert torch.allclose(logits, again, atol=1e-5), "the last token before padding determines the logits"
 
 
-def test_an_unknown_size_or_kind_names_the_known_ones():
+def test_unknown_size_or_kind_raises():
     with pytest.raises(ValidationError, match=r"one of tiny, mini, small, medium, base, large, 3-768-12"):
         Decoder.Config(size="huge")
     with pytest.raises(ValidationError, match=r"'gpt2', 'llama'"):

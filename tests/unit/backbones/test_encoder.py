@@ -1,4 +1,4 @@
-"""Six layouts by named size."""
+"""The encoder backbone: six layouts with named sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build(size, kind="bert", vocab=300, seq_length=32, **settings):
 
 
 def build_without_weights(*arguments, **settings):
-    """On the meta device, so that a large model costs neither memory nor time."""
+    """Build on the meta device, so that a large model needs neither memory nor time."""
     with torch.device("meta"):
         return build(*arguments, **settings)
 
@@ -48,7 +48,7 @@ def test_the_six_kinds():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_reads_its_longest_row_and_no_more(kind):
+def test_every_kind_reads_rows_up_to_max_length(kind):
     torch.manual_seed(0)
     model = build("tiny", kind, seq_length=64, max_length=64).eval()
     assert type(model) in AutoModelForMaskedLM._model_mapping.values()
@@ -58,12 +58,14 @@ def test_every_kind_reads_its_longest_row_and_no_more(kind):
         logits = model(input_ids=ids).logits
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
-    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"):
+    with pytest.raises(
+        RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"
+    ):
         build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_sees_both_sides_and_the_order(kind):
+def test_every_kind_depends_on_both_sides_and_the_order(kind):
     torch.manual_seed(0)
     model = build("tiny", kind).eval()
     ids = torch.randint(5, 300, (1, 16))
@@ -129,8 +131,8 @@ def test_bert_has_the_published_number_of_parameters(size, low, high):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_of_every_kind_weigh_like_those_of_bert(kind):
-    """ALBERT shares one layer, DeBERTa adds relative positions; else 12·H² a layer, within a tenth."""
+def test_layers_of_every_kind_have_as_many_parameters_as_berts(kind):
+    """About 12·H² parameters per layer; ALBERT shares one layer, DeBERTa adds relative positions."""
     model = build_without_weights("base", kind)
     layers = 1 if kind == "albert" else 12
     expected = layers * 12 * 768**2
@@ -138,7 +140,7 @@ def test_layers_of_every_kind_weigh_like_those_of_bert(kind):
     assert sum(stack) == pytest.approx(expected, rel=0.1)
 
 
-def test_an_unknown_size_names_the_known_ones():
+def test_unknown_size_raises():
     with pytest.raises(ValidationError, match=r"one of tiny, mini, small, medium, base, large, 3-768-12"):
         Encoder.Config(size="huge")
     with pytest.raises(ValidationError, match=r"'bert', 'roberta'"):

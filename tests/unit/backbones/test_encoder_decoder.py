@@ -1,4 +1,4 @@
-"""Two encoder-decoder layouts by named size, with and without shared layers."""
+"""The encoder-decoder backbone: two layouts with named sizes, with and without shared layers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.backbones.sizes import SIZES
 from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
-from headstart.training import checkpoint
-from headstart.training.checkpoint import Progress
+from headstart.training.checkpoint import CheckpointStore, Progress, TrainState
 from headstart.training.module import LossModule
 from headstart.training.sharding import require_untied
 
@@ -30,7 +29,7 @@ def build(size, kind, vocab=300, seq_length=32, auto_class="AutoModelForSeq2SeqL
 
 
 def build_without_weights(*arguments, **settings):
-    """On the meta device, so that a large model costs neither memory nor time."""
+    """Build on the meta device, so that a large model needs neither memory nor time."""
     with torch.device("meta"):
         return build(*arguments, **settings)
 
@@ -53,19 +52,21 @@ def test_the_two_kinds():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_reads_its_longest_row_and_no_more(kind):
+def test_every_kind_reads_rows_up_to_max_length(kind):
     torch.manual_seed(0)
     model = build("tiny", kind, seq_length=64, max_length=64)
     assert type(model) in AutoModelForSeq2SeqLM._model_mapping.values()
-    found = logits(model, *texts(length=64))
-    assert found.shape == (2, 32, 300)
-    assert found.isfinite().all()
-    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"):
+    actual = logits(model, *texts(length=64))
+    assert actual.shape == (2, 32, 300)
+    assert actual.isfinite().all()
+    with pytest.raises(
+        RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"
+    ):
         build("tiny", kind, seq_length=65, max_length=64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_encoder_sees_both_sides_and_the_decoder_the_left(kind):
+def test_encoder_is_bidirectional_and_decoder_causal(kind):
     torch.manual_seed(0)
     model = build("tiny", kind)
     inputs, outputs = texts(rows=1)
@@ -99,12 +100,12 @@ def test_special_ids_and_dropout_reach_the_network(kind, start):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", ["mini", "base"])
-def test_a_size_means_layers_on_each_side(kind, size):
+def test_encoder_and_decoder_have_the_layers_of_the_size(kind, size):
     for scale in (1.0, 0.5):
-        model, wanted = build_without_weights(size, kind, scale=scale), SIZES[size].scaled(scale)
+        model, expected = build_without_weights(size, kind, scale=scale), SIZES[size].scaled(scale)
         stacks = [model.get_encoder(), model.get_decoder()]
-        assert [len(getattr(stack, "block", None) or stack.layers) for stack in stacks] == [wanted.layers] * 2
-        assert (model.config.hidden_size, model.config.num_attention_heads) == (wanted.hidden, wanted.heads)
+        assert [len(getattr(stack, "block", None) or stack.layers) for stack in stacks] == [expected.layers] * 2
+        assert (model.config.hidden_size, model.config.num_attention_heads) == (expected.hidden, expected.heads)
         embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
         assert embeddings == {id(stack.embed_tokens.weight) for stack in stacks}, "input and output embeddings are tied"
 
@@ -126,8 +127,8 @@ def test_other_heads_can_be_built_tied_or_not(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tied_layers_weigh_once(kind):
-    """A decoder layer adds its cross-attention alone: 4 H² and a norm in place of 16 H²."""
+def test_tied_layers_have_parameters_once(kind):
+    """A tied decoder layer adds only its cross-attention: 4 H² and a norm instead of 16 H²."""
     tied, free = (build_without_weights("base", kind, vocab=300, tie=tie) for tie in (True, False))
     hidden = 768
     assert weight(free) - weight(tied) == pytest.approx(12 * 12 * hidden**2, rel=0.01)
@@ -174,7 +175,7 @@ def _names_by_tensor(named):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tied_model_is_saved_whole_and_loads_in_plain_transformers(kind, tmp_path):
+def test_tied_model_loads_in_plain_transformers(kind, tmp_path):
     torch.manual_seed(0)
     model = build("tiny", kind, tie=True)
     inputs, outputs = texts()
@@ -183,11 +184,11 @@ def test_a_tied_model_is_saved_whole_and_loads_in_plain_transformers(kind, tmp_p
     again, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert torch.equal(logits(again, inputs, outputs), logits(model, inputs, outputs))
-    assert weight(again) > weight(model), "the loaded one is plain: two sets of layers with equal weights"
+    assert weight(again) > weight(model), "the loaded model is untied: two sets of layers with equal weights"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_of_a_tied_model_comes_back_tied(kind, tmp_path):
+def test_tied_model_is_restored_tied(kind, tmp_path):
     class Loss:
         def loss(self, model, batch):
             return model(**batch).loss
@@ -206,9 +207,10 @@ def test_a_checkpoint_of_a_tied_model_comes_back_tied(kind, tmp_path):
     batch = {"input_ids": inputs, "labels": labels}
     module, optimizer = made(0)
     advance(module, optimizer)
-    checkpoint.save(tmp_path, module, optimizer, Progress(step=1), {}, "run", keep=1)
+    store = CheckpointStore(tmp_path, "run", keep=1)
+    store.save(TrainState(module, optimizer, Progress(step=1)))
     other, its = made(1)
-    assert checkpoint.restore(tmp_path, other, its, "run")[0].step == 1
+    assert store.restore(other, its).progress.step == 1
     assert weight(other) == weight(module)
     for _ in range(2):
         advance(module, optimizer)
@@ -217,7 +219,7 @@ def test_a_checkpoint_of_a_tied_model_comes_back_tied(kind, tmp_path):
         assert torch.equal(one, two), name
 
 
-def test_an_unknown_size_or_kind_names_the_known_ones():
+def test_unknown_size_or_kind_raises():
     with pytest.raises(ValidationError, match=r"one of tiny, mini, small, medium, base, large, 3-768-12"):
         EncoderDecoder.Config(size="huge")
     with pytest.raises(ValidationError, match=r"'t5' or 'bart'"):
@@ -225,8 +227,8 @@ def test_an_unknown_size_or_kind_names_the_known_ones():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shared_layers_are_not_sharded(kind):
-    """Embeddings that several sides share are sharded once; layers would come apart without a word."""
+def test_sharding_tied_layers_raises(kind):
+    """Shared embeddings are sharded once; tied layers would silently be separated."""
     require_untied(build("tiny", kind))
     with pytest.raises(RecipeError, match=r"share weights, and training\.parallel is fsdp.*backbone\.tie to false"):
         require_untied(build("tiny", kind, tie=True))

@@ -1,4 +1,4 @@
-"""A grown network: plain, of the size asked for, and with what the small one knew."""
+"""Growth of a network: its size, its weights and its function."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stacks(model, layers) -> list[torch.nn.ModuleList]:
 
 @pytest.mark.parametrize("layers", [4, 5])
 @pytest.mark.parametrize(("family", "kind"), LAYOUTS, ids=lambda value: getattr(value, "__name__", value))
-def test_layers_are_stacked_and_the_rest_stays(family, kind, layers, tmp_path):
+def test_layers_are_stacked_and_other_weights_are_copied(family, kind, layers, tmp_path):
     model = small(family, kind)
     grown = stack_layers(model, layers).eval()
     grown.save_pretrained(str(tmp_path))
@@ -56,26 +56,28 @@ def test_layers_are_stacked_and_the_rest_stays(family, kind, layers, tmp_path):
     with torch.no_grad():
         logits = grown(**inputs(grown)).logits
         assert torch.equal(loaded.eval()(**inputs(grown)).logits, logits)
-        assert not torch.allclose(logits, model(**inputs(model)).logits, atol=1e-3), "deeper is another function"
+        assert not torch.allclose(logits, model(**inputs(model)).logits, atol=1e-3), (
+            "a deeper network computes another function"
+        )
     assert torch.equal(grown.get_input_embeddings().weight, model.get_input_embeddings().weight)
     if kind == "albert":
         return
-    found = stacks(grown, layers)
-    assert len(found) == (2 if family is EncoderDecoder else 1)
-    for stack in found:
-        for place in range(2, layers):
-            copy, source = stack[place].state_dict(), stack[place % 2].state_dict()
+    actual = stacks(grown, layers)
+    assert len(actual) == (2 if family is EncoderDecoder else 1)
+    for stack in actual:
+        for index in range(2, layers):
+            copy, source = stack[index].state_dict(), stack[index % 2].state_dict()
             shared = copy.keys() & source.keys()
             assert len(shared) >= len(source) - 1 and all(torch.equal(copy[key], source[key]) for key in shared)
 
 
-def test_local_and_global_attention_go_on_in_turn():
+def test_local_and_global_attention_keep_alternating():
     model = stack_layers(small(Encoder, "modernbert"), 6)
     kinds = model.config.layer_types
     assert len(kinds) == 6 and kinds[:2] * 3 == kinds and len(set(kinds)) == 2
 
 
-def test_fewer_layers_are_refused():
+def test_fewer_layers_raise():
     with pytest.raises(RecipeError, match=r"grow\.layers is 1, but the checkpoint has 2 layers.*cannot shrink"):
         grow(small(Encoder, "bert"), Growth(layers=1))
 
@@ -83,21 +85,21 @@ def test_fewer_layers_are_refused():
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 @pytest.mark.parametrize("head", ["AutoModelForMaskedLM", "AutoModelForTokenClassification"])
-def test_wider_is_the_same_function(kind, times, head, tmp_path):
+def test_widening_preserves_the_function(kind, times, head, tmp_path):
     model = small(Encoder, kind, head)
     grown = widen_layers(model, 128 * times).eval()
     with torch.no_grad():
-        expected, found = model(**inputs(model)).logits, grown(**inputs(model)).logits
-    assert expected.std() > 0.1 and (found - expected).abs().max() < 1e-4 * expected.abs().max()
+        expected, actual = model(**inputs(model)).logits, grown(**inputs(model)).logits
+    assert expected.std() > 0.1 and (actual - expected).abs().max() < 1e-4 * expected.abs().max()
     assert (grown.config.hidden_size, grown.config.num_attention_heads) == (128 * times, 2 * times)
     grown.save_pretrained(str(tmp_path))
     loaded = getattr(transformers, head).from_pretrained(str(tmp_path)).eval()
     with torch.no_grad():
-        assert torch.equal(loaded(**inputs(model)).logits, found)
+        assert torch.equal(loaded(**inputs(model)).logits, actual)
 
 
-def test_the_copies_part_ways():
-    """With equal shares their gradients would be equal for ever, and the width would be for nothing."""
+def test_copies_of_units_have_different_gradients():
+    """With an equal split their gradients would always be equal, and the added width would be useless."""
     grown = widen_layers(small(Encoder, "bert"), 256)
     torch.nn.functional.cross_entropy(grown(**inputs(grown)).logits.flatten(0, 1), torch.arange(32)).backward()
     dense = grown.base_model.encoder.layer[0].intermediate.dense
@@ -105,7 +107,7 @@ def test_the_copies_part_ways():
     assert torch.equal(*dense.bias.detach().chunk(2)) and not torch.allclose(one, other, rtol=0.05)
 
 
-def test_wider_and_deeper_at_once(tmp_path):
+def test_grow_in_width_and_depth(tmp_path):
     small(Encoder, "bert").save_pretrained(str(tmp_path))
     config = Checkpoint.Config.model_validate({"path": str(tmp_path), "grow": {"layers": 4, "hidden": 256}})
     special = np.arange(120) < 5
@@ -115,6 +117,8 @@ def test_wider_and_deeper_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "hidden"), [("bert", 200), ("bert", 64), ("modernbert", 256), ("electra", 256)])
-def test_widths_and_layouts_that_do_not_go(kind, hidden):
-    with pytest.raises(RecipeError, match=rf"grow\.hidden is {hidden}, but the checkpoint is a '{kind}' of hidden size 128"):
+def test_invalid_widths_and_layouts_raise(kind, hidden):
+    with pytest.raises(
+        RecipeError, match=rf"grow\.hidden is {hidden}, but the checkpoint is a '{kind}' of hidden size 128"
+    ):
         grow(small(Encoder, kind), Growth(hidden=hidden))

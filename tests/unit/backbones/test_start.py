@@ -1,4 +1,4 @@
-"""A new network's first embeddings and output bias."""
+"""Initialization of embeddings and output bias."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model(tiny_tokenizer):
     return Encoder(Encoder.Config(size="tiny")).build(vocabulary_of(tiny_tokenizer), 64, "AutoModelForMaskedLM")
 
 
-def test_known_tokens_take_the_vectors_direction_and_the_rows_length(model):
+def test_embeddings_take_the_direction_of_vectors_and_keep_their_norm(model):
     table = model.get_input_embeddings().weight
     before = table.detach().clone()
     vectors = np.random.default_rng(0).normal(size=before.shape).astype(np.float32)
@@ -29,14 +29,14 @@ def test_known_tokens_take_the_vectors_direction_and_the_rows_length(model):
     assert table[10:].norm(dim=1).mean().item() == pytest.approx(before[10:].norm(dim=1).mean().item(), rel=1e-4)
 
 
-def test_the_loss_starts_at_unigrams(model):
-    """With the bias alone telling tokens apart, predictions are the frequencies."""
+def test_output_bias_gives_unigram_probabilities(model):
+    """With the bias alone, predictions are the smoothed frequencies of tokens."""
     counts = np.arange(model.config.vocab_size)
     start_output(model, counts)
     shares = (counts + 1) / (counts + 1).sum()
     assert torch.allclose(model.get_output_embeddings().bias.exp(), torch.from_numpy(shares).float(), atol=1e-6)
 
 
-def test_a_table_that_is_too_short_is_none(model):
+def test_embedding_width_is_none_if_there_are_too_few_rows(model):
     assert embedding_width(model, model.config.vocab_size) == model.config.hidden_size
     assert embedding_width(model, model.config.vocab_size + 1) is None

@@ -1,4 +1,4 @@
-"""XLNet by named size, and its head on [CLS]."""
+"""The XLNet backbone: named sizes and the classification head on [CLS]."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_named_sizes(size):
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
 
 
-def test_base_weighs_what_the_published_one_does():
+def test_base_has_the_published_number_of_parameters():
     """xlnet-base-cased: 12 layers of 768, 32,000 tokens, 117 million parameters in its table of models."""
     with torch.device("meta"):
         ours = sum(parameter.numel() for parameter in build(size="base").parameters())
@@ -42,14 +42,14 @@ def test_base_weighs_what_the_published_one_does():
     assert ours + (32000 - 300) * 769 == sum(parameter.numel() for parameter in published.parameters())
 
 
-def test_rows_are_as_long_as_the_recipe_says():
+def test_too_long_rows_and_unknown_sizes_raise():
     with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64"):
         build(seq_length=65, max_length=64)
     with pytest.raises(ValidationError, match="one of tiny, mini"):
         XLNet.Config(size="huge")
 
 
-def test_a_text_is_summed_up_by_its_first_token_whatever_the_padding():
+def test_classifier_reads_the_first_token_independent_of_padding():
     model = build("AutoModelForSequenceClassification")
     assert isinstance(model, XLNetForSequenceClassification)
     ids = torch.randint(5, 300, (2, 20))
@@ -59,7 +59,7 @@ def test_a_text_is_summed_up_by_its_first_token_whatever_the_padding():
     torch.testing.assert_close(padded, bare, atol=1e-5, rtol=1e-5)
 
 
-def test_it_is_a_family_of_its_own():
+def test_family_is_xlnet_and_there_is_no_memory():
     assert family_of(XLNetConfig()) == "xlnet"
     assert build().config.use_mems_eval is False
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Both directions under one head: what is predicted, by which state, and in what memory."""
+"""The bidirectional LM objective: labels, predicting states and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPECIAL = np.arange(SIZE) < 5
 VOCABULARY = Vocabulary(SIZE, 0, 2, 3, 4, special=SPECIAL, starts_word=~SPECIAL)
 
 
-def made_up_rows(count: int, length: int, seed: int = 0) -> Rows:
+def synthetic_rows(count: int, length: int, seed: int = 0) -> Rows:
     ids = np.random.default_rng(seed).integers(5, SIZE, size=(count, length))
     ids[:, 0], ids[:, -1] = 2, 3
     ids[0, length // 2] = 3
@@ -33,8 +33,8 @@ def model():
 
 @given(length=st.integers(3, 64), seed=st.integers(0, 2**31))
 @settings(max_examples=30, deadline=None)
-def test_every_ordinary_token_between_two_others_is_predicted(length, seed):
-    rows = made_up_rows(3, length, seed)
+def test_every_ordinary_token_with_two_neighbors_is_predicted(length, seed):
+    rows = synthetic_rows(3, length, seed)
     batch = BidirectionalLM().corrupt(rows, VOCABULARY, seed)
     assert (batch["input_ids"].numpy() == rows.ids).all()
     expected = np.where(SPECIAL[rows.ids], -100, rows.ids)
@@ -42,47 +42,47 @@ def test_every_ordinary_token_between_two_others_is_predicted(length, seed):
     bare = Rows(rows.ids[:, 1:-1], rows.samples)
     if length > 3:
         labels = BidirectionalLM().corrupt(bare, VOCABULARY, seed)["labels"]
-        assert (labels[:, [0, -1]] == -100).all(), "a token without a neighbour has nothing to be predicted from"
+        assert (labels[:, [0, -1]] == -100).all(), "a token without a neighbor cannot be predicted"
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1024])
 def test_the_loss_is_the_mean_of_both_directions(model, chunk):
     objective = BidirectionalLM(chunk=chunk)
-    batch = objective.corrupt(made_up_rows(2, 16), VOCABULARY, 0)
+    batch = objective.corrupt(synthetic_rows(2, 16), VOCABULARY, 0)
     with torch.no_grad():
         logits = model(batch["input_ids"]).logits.log_softmax(-1)
-        found, measured = objective.loss(model, batch).item(), objective.measure(model, batch)
+        actual, measured = objective.loss(model, batch).item(), objective.measure(model, batch)
         mean = model(batch["input_ids"], labels=batch["labels"]).loss.item()
     expected, hits = 0.0, 0.0
     for row, ids in enumerate(batch["input_ids"].tolist()):
-        for place, token in enumerate(ids):
+        for index, token in enumerate(ids):
             if not SPECIAL[token]:
-                expected -= (logits[row, place - 1, 0, token] + logits[row, place + 1, 1, token]).item() / 2
-                hits += (logits[row, place - 1, 0].argmax() == token).item() / 2
-                hits += (logits[row, place + 1, 1].argmax() == token).item() / 2
+                expected -= (logits[row, index - 1, 0, token] + logits[row, index + 1, 1, token]).item() / 2
+                hits += (logits[row, index - 1, 0].argmax() == token).item() / 2
+                hits += (logits[row, index + 1, 1].argmax() == token).item() / 2
     assert objective.weight(batch) == 27
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-5)
     assert mean * 27 == pytest.approx(expected, rel=1e-5)
     assert measured == pytest.approx({"loss": expected, "accuracy": hits}, rel=1e-5)
 
 
-def test_gradients_are_those_of_whole_logits(model):
+def test_gradients_equal_those_of_full_logits(model):
     objective = BidirectionalLM(chunk=5)
-    batch = objective.corrupt(made_up_rows(2, 16), VOCABULARY, 0)
+    batch = objective.corrupt(synthetic_rows(2, 16), VOCABULARY, 0)
     objective.loss(model, batch).backward()
-    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    actual = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     (model(batch["input_ids"], labels=batch["labels"]).loss * objective.weight(batch)).backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(actual[name], parameter.grad, atol=1e-5, rtol=1e-4)
     model.zero_grad()
 
 
-def test_the_logits_never_stand_whole_in_memory(monkeypatch):
+def test_full_logits_are_never_in_memory(monkeypatch):
     torch.manual_seed(0)
     network = BiLM(BiLM.Config(size="tiny")).build(VOCABULARY, 64, "AutoModelForPreTraining")
     objective = BidirectionalLM(chunk=10)
-    batch = objective.corrupt(made_up_rows(4, 32), VOCABULARY, 0)
+    batch = objective.corrupt(synthetic_rows(4, 32), VOCABULARY, 0)
     sizes = []
     plain = network.get_output_embeddings().forward
 
@@ -97,12 +97,12 @@ def test_the_logits_never_stand_whole_in_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_changes_nothing(side, verses, tiny_tokenizer):
+def test_padding_does_not_change_the_output(side, verses, tiny_tokenizer):
     torch.manual_seed(0)
     network = BiLM(BiLM.Config(size="tiny")).build(vocabulary_of(tiny_tokenizer), 64, "AutoModelForPreTraining").eval()
     texts = sorted(verses[:20], key=len)
     examples = [
-        {"input_ids": tiny_tokenizer(texts[place], truncation=True, max_length=64)["input_ids"]} for place in (0, 19)
+        {"input_ids": tiny_tokenizer(texts[index], truncation=True, max_length=64)["input_ids"]} for index in (0, 19)
     ]
     before = tiny_tokenizer.padding_side
     tiny_tokenizer.padding_side = side
@@ -116,9 +116,9 @@ def test_padding_changes_nothing(side, verses, tiny_tokenizer):
     assert losses[0] == pytest.approx(sum(losses[1:]), rel=1e-5)
 
 
-def test_it_runs_in_bf16(model):
+def test_runs_in_bf16(model):
     objective = BidirectionalLM()
-    batch = objective.corrupt(made_up_rows(4, 48), VOCABULARY, 0)
+    batch = objective.corrupt(synthetic_rows(4, 48), VOCABULARY, 0)
     exact = objective.loss(model, batch)
     with torch.autocast("cpu", torch.bfloat16):
         rough = objective.loss(model, batch)

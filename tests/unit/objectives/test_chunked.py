@@ -1,4 +1,4 @@
-"""A loss in chunks: the value, the gradients and the hits of the whole one, without the whole one's memory."""
+"""The chunked loss: value, gradients and accuracy equal those of full logits, without their memory."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def build(family, kind, more):
     else:
         backbone = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny", dropout=0.0, **more))
         model = backbone.build(known, LENGTH, "AutoModelForSeq2SeqLM")
-    with torch.no_grad():  # what starts at zero could hide a mistake
+    with torch.no_grad():  # zero biases could hide an error
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if "bias" in name:
                 tensor.normal_(0, 0.5)
     return model.train()
 
 
-def made_up_batch(model, rows=ROWS, length=LENGTH):
+def synthetic_batch(model, rows=ROWS, length=LENGTH):
     labels = torch.randint(5, SIZE, (rows, length))
     inputs = torch.randint(5, SIZE, (rows, 2 * length)) if model.config.is_encoder_decoder else labels
     weights = (torch.rand(rows, length) < 0.8).float()
@@ -52,7 +52,7 @@ def made_up_batch(model, rows=ROWS, length=LENGTH):
 
 
 def whole(model, batch):
-    """The loss as transformers' model computes it from full logits, as a sum, and the right guesses."""
+    """Return the summed loss from the full logits of the transformers model, and the number of correct predictions."""
     labels = batch["labels"].masked_fill(batch["weights"] == 0, -100)
     if model.config.is_encoder_decoder:
         given = model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
@@ -64,7 +64,7 @@ def whole(model, batch):
 
 
 class Chunks(TextObjective):
-    """All that a loss in chunks needs to know."""
+    """A minimal objective with a chunked loss."""
 
     def __init__(self, chunk):
         self.config = CausalLM.Config(chunk=chunk)
@@ -78,36 +78,36 @@ def gradients(model, loss):
 
 @pytest.mark.parametrize("network", NETWORKS, ids=IDS)
 @pytest.mark.parametrize("chunk", [1, 16, 10_000])
-def test_loss_gradients_and_hits_are_those_of_full_logits(network, chunk):
+def test_loss_gradients_and_accuracy_equal_those_of_full_logits(network, chunk):
     model = build(*network)
-    batch = made_up_batch(model)
+    batch = synthetic_batch(model)
     expected, right = whole(model, batch)
-    found = Chunks(chunk).loss(model, batch)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    actual = Chunks(chunk).loss(model, batch)
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
     with torch.no_grad():
         assert Chunks(chunk).loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
         assert Chunks(chunk).measure(model, batch) == pytest.approx(
             {"loss": expected.item(), "accuracy": right}, rel=1e-5
         )
-    one, other = gradients(model, expected), gradients(model, found)
-    for name in one:  # the bias of keys changes no attention, so its gradient is nothing but rounding
+    one, other = gradients(model, expected), gradients(model, actual)
+    for name in one:  # the bias of keys does not affect attention, so its gradient is rounding noise
         scale = float(one[name].abs().max())
         assert torch.allclose(one[name], other[name], atol=1e-4 * scale + 1e-5, rtol=1e-4), name
-    assert "forward" not in model.base_model.__dict__, "the model is whole again"
+    assert "forward" not in model.base_model.__dict__, "the model is restored"
 
 
-def test_a_head_that_caps_its_logits_is_run_as_it_is():
+def test_a_head_that_caps_its_logits_is_supported():
     torch.manual_seed(0)
     config = Gemma2Config(
         vocab_size=SIZE, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=32,
         intermediate_size=64, pad_token_id=0, final_logit_softcapping=0.5, attn_implementation="eager",
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config)
-    batch = made_up_batch(model)
+    batch = synthetic_batch(model)
     expected, _ = whole(model, batch)
-    found = Chunks(7).loss(model, batch)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    one, other = gradients(model, expected), gradients(model, found)
+    actual = Chunks(7).loss(model, batch)
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-5)
+    one, other = gradients(model, expected), gradients(model, actual)
     for name in one:
         scale = float(one[name].abs().max())
         assert torch.allclose(one[name], other[name], atol=1e-4 * scale + 1e-6, rtol=1e-4), name
@@ -134,7 +134,7 @@ def test_any_shape_and_any_chunk(rows, length, chunk, seed):
 
 def test_a_frozen_head_or_a_frozen_body_gets_no_gradient():
     model = build("decoder", "modernbert-decoder", {})
-    batch = made_up_batch(model)
+    batch = synthetic_batch(model)
     for parameter in model.model.parameters():
         parameter.requires_grad_(False)
     Chunks(16).loss(model, batch).backward()
@@ -148,7 +148,7 @@ def test_a_frozen_head_or_a_frozen_body_gets_no_gradient():
 
 
 class Largest(TorchDispatchMode):
-    """Notes how many elements the largest new tensor of a vocabulary's width has, parameters' shapes left out."""
+    """Records the size of the largest new tensor with a vocabulary axis, ignoring shapes of parameters."""
 
     def __init__(self, model):
         super().__init__()
@@ -165,9 +165,9 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=IDS)
-def test_logits_never_stand_whole(network):
+def test_full_logits_are_never_in_memory(network):
     model = build(*network)
-    batch, chunk = made_up_batch(model), 16
+    batch, chunk = synthetic_batch(model), 16
     positions = ROWS * (LENGTH if model.config.is_encoder_decoder else LENGTH - 1)
     with Largest(model) as largest:
         Chunks(chunk).loss(model, batch).backward()
@@ -175,13 +175,13 @@ def test_logits_never_stand_whole(network):
     assert largest.size == chunk * SIZE
     with Largest(model) as largest:
         whole(model, batch)[0].backward()
-    assert largest.size >= positions * SIZE, "the whole loss is seen by the same means"
+    assert largest.size >= positions * SIZE, "the full loss has larger tensors"
 
 
 def test_nothing_is_computed_twice():
-    """The head's products, forwards and backwards, cost as much as those of the whole loss."""
+    """The FLOPs of the head, forward and backward, equal those of the full loss."""
     model = build("decoder", "gpt2", {})
-    batch = made_up_batch(model, rows=8)
+    batch = synthetic_batch(model, rows=8)
     counts = []
     for loss in (lambda: whole(model, batch)[0], lambda: Chunks(64).loss(model, batch)):
         with FlopCounterMode(display=False) as counter:
@@ -191,12 +191,12 @@ def test_nothing_is_computed_twice():
     assert LossModule(model, Chunks(64))(batch).requires_grad
 
 
-def test_under_autocast_it_agrees_with_full_logits():
+def test_agrees_with_full_logits_under_autocast():
     model = build("decoder", "llama", {})
-    batch = made_up_batch(model)
+    batch = synthetic_batch(model)
     with torch.autocast("cpu", torch.bfloat16):
-        expected, found = whole(model, batch)[0], Chunks(16).loss(model, batch)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-3)
-    one, other = gradients(model, expected), gradients(model, found)
+        expected, actual = whole(model, batch)[0], Chunks(16).loss(model, batch)
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-3)
+    one, other = gradients(model, expected), gradients(model, actual)
     for name in one:
         assert torch.nn.functional.cosine_similarity(one[name].flatten(), other[name].flatten(), dim=0) > 0.999, name

@@ -1,4 +1,4 @@
-"""Rows that are damaged and written as they were: what the encoder reads, what the decoder writes."""
+"""The denoising objective: inputs of the encoder and labels of the decoder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ VOCABULARY = Vocabulary(SIZE, pad=PAD, cls=CLS, sep=SEP, mask=MASK, special=SPEC
 NOISES = ("token_mask", "token_delete", "infill", "sentence_shuffle", "rotate")
 
 
-def made_up_rows(count: int = 6, length: int = 64, seed: int = 0, epoch: int = 0) -> Rows:
-    """Each token once in a row, so that it is known by its id; two documents, sentences of about ten tokens."""
+def synthetic_rows(count: int = 6, length: int = 64, seed: int = 0, epoch: int = 0) -> Rows:
+    """Return rows of distinct tokens, with two documents and sentences of about ten tokens."""
     rng = np.random.default_rng(seed)
     ids = np.stack([5 + rng.permutation(SIZE - 5)[:length] for _ in range(count)])
     ids[:, 0], ids[:, -1] = CLS, SEP
@@ -47,8 +47,8 @@ def read(batch, row: int) -> np.ndarray:
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_is_read_is_left_of_the_row_and_what_is_written_is_the_row(noise, rate, length, seed):
-    rows = made_up_rows(3, length, seed)
+def test_inputs_are_a_subset_of_the_row_and_labels_are_the_row(noise, rate, length, seed):
+    rows = synthetic_rows(3, length, seed)
     batch = Denoising(noise=noise, rate=rate).corrupt(rows, VOCABULARY, seed)
     assert batch["input_ids"].shape == batch["attention_mask"].shape == rows.ids.shape
     assert (batch["labels"].numpy() == rows.ids[:, 1:]).all() and (batch["weights"] == 1).all()
@@ -64,8 +64,8 @@ def test_what_is_read_is_left_of_the_row_and_what_is_written_is_the_row(noise, r
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_each_noise_does_what_its_name_says(noise):
-    rows = made_up_rows(20)
+def test_each_noise(noise):
+    rows = synthetic_rows(20)
     batch = Denoising(noise=[noise]).corrupt(rows, VOCABULARY, 0)
     budget = round(0.3 * 61)
     changed = 0
@@ -88,15 +88,15 @@ def test_each_noise_does_what_its_name_says(noise):
     if noise in ("token_mask", "token_delete", "infill"):
         assert (steps > 0).all()
     if noise == "rotate":
-        assert (steps < 0).sum() <= 2, "each document is turned once"
+        assert (steps < 0).sum() <= 2, "each document is rotated once"
     if noise == "sentence_shuffle":
         starts = {1, 41, *rows.sentence_starts[0].tolist()}
         assert all(following in starts for following, step in zip(order[1:], steps, strict=True) if step != 1)
 
 
-def test_order_of_noises_counts():
-    """Tokens dropped before masking leave fewer to mask."""
-    rows = made_up_rows()
+def test_order_of_noises_matters():
+    """Tokens deleted before masking leave fewer tokens to mask."""
+    rows = synthetic_rows()
     masked_first, dropped_first = (
         Denoising(noise=noise).corrupt(rows, VOCABULARY, 0)
         for noise in (["token_mask", "token_delete"], ["token_delete", "token_mask"])
@@ -106,8 +106,8 @@ def test_order_of_noises_counts():
     assert (dropped_first["input_ids"] == MASK).sum(1).tolist() == [round(0.3 * rest)] * 6
 
 
-def test_unknown_tokens_are_shown_and_not_predicted():
-    rows = made_up_rows()
+def test_unknown_tokens_are_kept_and_not_predicted():
+    rows = synthetic_rows()
     rows.ids[:, 5::7] = np.where(rows.ids[:, 5::7] == SEP, SEP, UNK)
     unknown = (rows.ids == UNK).sum(1)
     batch = Denoising(noise=list(NOISES), rate=0.6).corrupt(rows, VOCABULARY, 0)
@@ -117,16 +117,16 @@ def test_unknown_tokens_are_shown_and_not_predicted():
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_the_loss_is_that_of_the_plain_model(kind):
+def test_loss_equals_that_of_the_plain_model(kind):
     torch.manual_seed(0)
     model = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny")).build(VOCABULARY, 64, "AutoModelForSeq2SeqLM")
     objective = Denoising(chunk=50)
-    batch = objective.corrupt(made_up_rows(3), VOCABULARY, 0)
+    batch = objective.corrupt(synthetic_rows(3), VOCABULARY, 0)
     with torch.no_grad():
-        found, measured = objective.loss(model.eval(), batch).item(), objective.measure(model, batch)
+        actual, measured = objective.loss(model.eval(), batch).item(), objective.measure(model, batch)
         logits = model(**objective.as_inputs(batch)).logits
     expected = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum").item()
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-5)
     assert measured["loss"] == pytest.approx(expected, rel=1e-5)
     assert objective.weight(batch) == 3 * 63
     padded = {**batch, "input_ids": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, 99)}
@@ -146,10 +146,10 @@ def test_sentences_of_real_rows_are_shuffled(tmp_path, verses, tiny_tokenizer):
     special = vocabulary.special[rows.ids] & (rows.ids != tiny_tokenizer.unk_token_id)
     assert (shown[special] == rows.ids[special]).all()
     assert (np.sort(shown, axis=1) == np.sort(rows.ids, axis=1)).all()
-    assert (shown != rows.ids).any(axis=1).mean() > 0.6, "rows of one or two sentences may stay as they were"
+    assert (shown != rows.ids).any(axis=1).mean() > 0.6, "rows of one or two sentences may not change"
 
 
-def test_a_collator_has_no_sentences_and_says_so(verses, tiny_tokenizer):
+def test_collator_with_only_sentence_shuffle_raises(verses, tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     examples = [{"input_ids": ids} for ids in tokenizer(verses[:4])["input_ids"]]
     with pytest.raises(RecipeError, match="only sentence_shuffle"):
@@ -158,18 +158,18 @@ def test_a_collator_has_no_sentences_and_says_so(verses, tiny_tokenizer):
     for row, example in enumerate(examples):
         shown = batch["input_ids"][row][batch["attention_mask"][row] > 0].tolist()
         rest = iter(example["input_ids"])
-        assert all(token in rest for token in shown), "a text in its order, with gaps"
+        assert all(token in rest for token in shown), "the text in its order, with gaps"
         written = batch["labels"][row][batch["labels"][row] != -100].tolist()
         assert written == [token for token in example["input_ids"][1:] if token != tokenizer.unk_token_id]
 
 
-def test_a_block_without_cls_is_written_whole():
+def test_labels_of_a_block_without_cls_are_the_whole_block():
     rows = Rows(np.arange(10, 40)[None], [Sample(0, 0)])
     batch = Denoising(noise=["infill"]).corrupt(rows, VOCABULARY, 0)
     assert (batch["labels"].numpy() == rows.ids).all()
 
 
 @pytest.mark.parametrize("wrong", [{"noise": []}, {"noise": ["infil"]}, {"rate": 0}, {"poisson": 0}])
-def test_wrong_settings_are_refused(wrong):
+def test_invalid_settings_raise(wrong):
     with pytest.raises(ValidationError):
         Denoising(**wrong)

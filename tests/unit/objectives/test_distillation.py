@@ -1,4 +1,4 @@
-"""Distillation in pre-training: what each term says, and where a student starts."""
+"""Distillation during pre-training: the terms of the loss and the initialization of the student."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch(tiny_tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_of_the_teacher_has_nothing_left_to_imitate(kind, teacher, batch, tiny_tokenizer):
+def test_a_copy_of_the_teacher_has_zero_distillation_loss(kind, teacher, batch, tiny_tokenizer):
     objective = Distillation(teacher=teacher(kind), hidden=1.0, attention_maps=1.0)
     student = objective.assemble(lambda auto: build(tiny_tokenizer, kind)).eval()
     with torch.no_grad():
@@ -53,8 +53,8 @@ def test_a_copy_of_the_teacher_has_nothing_left_to_imitate(kind, teacher, batch,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_terms_are_what_the_full_outputs_give(kind, teacher, batch, tiny_tokenizer):
-    """Against whole outputs of both models, without narrowing, one term at a time."""
+def test_terms_equal_those_from_full_outputs(kind, teacher, batch, tiny_tokenizer):
+    """Compare each term with the full outputs of both models at all positions."""
     folder = teacher(kind)
     objective = Distillation(teacher=folder, initialise=False, hidden=1.0, attention_maps=1.0)
     student = objective.assemble(lambda auto: build(tiny_tokenizer, kind)).eval()
@@ -81,7 +81,7 @@ def test_terms_are_what_the_full_outputs_give(kind, teacher, batch, tiny_tokeniz
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_student_starts_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path):
+def test_student_is_initialized_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path):
     torch.manual_seed(1)
     deep = Encoder(Encoder.Config(kind=kind, size="mini", dropout=0.0)).build(
         vocabulary_of(tiny_tokenizer), 64, "AutoModelForMaskedLM"
@@ -98,13 +98,13 @@ def test_a_student_starts_from_the_mapped_layers(kind, tiny_tokenizer, tmp_path)
     student = objective.assemble(shallow)
     ours = next(m for m in student.model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 2)
     theirs = next(m for m in deep.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
-    for place, source in enumerate((1, 3)):
+    for index, source in enumerate((1, 3)):
         expected = theirs[source].state_dict()
-        assert all(torch.equal(value, expected[name]) for name, value in ours[place].state_dict().items())
+        assert all(torch.equal(value, expected[name]) for name, value in ours[index].state_dict().items())
     assert torch.equal(student.model.get_input_embeddings().weight, deep.get_input_embeddings().weight)
 
 
-def test_the_one_layer_of_albert_is_its_own_start(tiny_tokenizer, tmp_path):
+def test_shared_layer_of_albert_is_copied(tiny_tokenizer, tmp_path):
     deep = build(tiny_tokenizer, "albert", "mini", seed=1)
     deep.save_pretrained(str(tmp_path))
     config = type(deep.config).from_dict(deep.config.to_dict() | {"num_hidden_layers": 2})
@@ -113,7 +113,7 @@ def test_the_one_layer_of_albert_is_its_own_start(tiny_tokenizer, tmp_path):
     assert all(torch.equal(value, expected[name]) for name, value in student.model.state_dict().items())
 
 
-def test_a_student_that_was_trained_is_left_as_it_is(teacher, tiny_tokenizer, tmp_path):
+def test_trained_student_is_not_reinitialized(teacher, tiny_tokenizer, tmp_path):
     folder = teacher("bert")
     objective = Distillation(teacher=folder)
     student = objective.assemble(lambda auto: build(tiny_tokenizer, "bert")).model
@@ -125,7 +125,7 @@ def test_a_student_that_was_trained_is_left_as_it_is(teacher, tiny_tokenizer, tm
     assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
 
 
-def test_other_widths_are_projected_by_a_learned_map(teacher, batch, tiny_tokenizer):
+def test_a_projection_is_learned_if_widths_differ(teacher, batch, tiny_tokenizer):
     wide = teacher("modernbert", "mini")
     with pytest.raises(RecipeError, match="teacher is 256, that of the student 128"):
         Distillation(teacher=wide).assemble(lambda auto: build(tiny_tokenizer))
@@ -137,7 +137,7 @@ def test_other_widths_are_projected_by_a_learned_map(teacher, batch, tiny_tokeni
     assert list(objective.parts(student)) == [""]
 
 
-def test_a_teacher_that_cannot_teach_is_refused(teacher, tiny_tokenizer, tmp_path):
+def test_invalid_teacher_raises(teacher, tiny_tokenizer, tmp_path):
     with pytest.raises(ArtifactError, match=r"objective\.teacher is None"):
         Distillation().assemble(lambda auto: build(tiny_tokenizer))
     model = build(tiny_tokenizer)

@@ -1,4 +1,4 @@
-"""Several objectives on one network: whose turn it is, what each row is read by, and what the sum is."""
+"""The mixture objective: the member of each row, the members' tensors and the summed loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DENOISERS = [
 ]
 
 
-def made_up_rows(count: int, length: int = 32, start: int = 0) -> Rows:
+def synthetic_rows(count: int, length: int = 32, start: int = 0) -> Rows:
     ids = np.random.default_rng(0).integers(5, SIZE, size=(count, length))
     ids[:, 0], ids[:, -1] = 2, 3
     return Rows(ids, [Sample(0, start + index) for index in range(count)])
@@ -48,65 +48,67 @@ def encoder() -> torch.nn.Module:
     return Encoder(Encoder.Config(kind="bert", size="tiny", dropout=0.0)).build(VOCABULARY, 64, "AutoModelForMaskedLM")
 
 
-def test_rows_are_shared_out_by_weight():
+def test_members_are_drawn_by_weight():
     mixture = Mixture(objectives=[{**DIRECTIONS[0], "weight": 2}, DIRECTIONS[1], {**DIRECTIONS[3], "weight": 0.5}])
     total = 20_000
-    turns = np.asarray([mixture._draw_member(Sample(epoch, index), 0) for epoch in (0, 1) for index in range(total // 2)])
-    for place, share in enumerate(np.asarray([2, 1, 0.5]) / 3.5):
-        spread = math.sqrt(total * share * (1 - share))
-        assert abs((turns == place).sum() - total * share) < 5 * spread
-    again, other = turns.reshape(2, -1)
-    assert (again != other).mean() > 0.4, "another epoch, another turn"
+    drawn = np.asarray(
+        [mixture._draw_member(Sample(epoch, index), 0) for epoch in (0, 1) for index in range(total // 2)]
+    )
+    for position, fraction in enumerate(np.asarray([2, 1, 0.5]) / 3.5):
+        spread = math.sqrt(total * fraction * (1 - fraction))
+        assert abs((drawn == position).sum() - total * fraction) < 5 * spread
+    again, other = drawn.reshape(2, -1)
+    assert (again != other).mean() > 0.4, "the draw depends on the epoch"
 
 
-def test_the_sum_is_the_members_sum_over_their_rows():
+def test_loss_is_the_sum_of_the_members_losses():
     mixture = Mixture(objectives=[*DIRECTIONS, {"name": "masked_lm", "rate": 0.4}])
-    rows, model = made_up_rows(24), encoder().eval()
+    rows, model = synthetic_rows(24), encoder().eval()
     batch = mixture.corrupt(rows, VOCABULARY, 0)
-    turns = batch["member"].tolist()
-    assert set(turns) == {0, 1, 2, 3, 4}
+    drawn = batch["member"].tolist()
+    assert set(drawn) == {0, 1, 2, 3, 4}
     members = [MaskedLM(attention=d["attention"]) for d in DIRECTIONS] + [MaskedLM(rate=0.4)]
     losses, weights = np.zeros(5), np.zeros(5)
     with torch.no_grad():
-        for row, turn in enumerate(turns):
-            part = members[turn].corrupt(rows.take(np.asarray([row])), VOCABULARY, 0)
-            losses[turn] += members[turn].loss(model, part).item()
-            weights[turn] += members[turn].weight(part)
-        found, measured = mixture.loss(model, batch).item(), mixture.measure(model, batch)
+        for row, member_index in enumerate(drawn):
+            part = members[member_index].corrupt(rows.take(np.asarray([row])), VOCABULARY, 0)
+            losses[member_index] += members[member_index].loss(model, part).item()
+            weights[member_index] += members[member_index].weight(part)
+        actual, measured = mixture.loss(model, batch).item(), mixture.measure(model, batch)
     assert mixture.weight(batch) == weights.sum()
     assert mixture.tokens(batch) == rows.ids.size
-    assert found == pytest.approx(losses.sum(), rel=1e-5)
+    assert actual == pytest.approx(losses.sum(), rel=1e-5)
     assert measured["loss"] == pytest.approx(losses.sum(), rel=1e-5)
-    for place in range(5):
-        assert measured[f"masked_lm-{place}/loss"] == pytest.approx(losses[place], rel=1e-5)
-        assert measured[f"masked_lm-{place}/weight"] == weights[place]
+    for index in range(5):
+        assert measured[f"masked_lm-{index}/loss"] == pytest.approx(losses[index], rel=1e-5)
+        assert measured[f"masked_lm-{index}/weight"] == weights[index]
 
 
-def test_the_model_reads_each_row_once():
+def test_model_reads_each_row_once():
     mixture, model, read = Mixture(objectives=DIRECTIONS), encoder(), []
-    batch = mixture.corrupt(made_up_rows(16), VOCABULARY, 0)
+    batch = mixture.corrupt(synthetic_rows(16), VOCABULARY, 0)
     with model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: read.append(len(inputs[0]))):
         mixture.loss(model, batch)
     assert sum(read) == 16
     assert len(read) == len(set(batch["member"].tolist()))
 
 
-def test_a_batch_without_rows_for_a_member_has_its_tensors_all_the_same():
+def test_batch_contains_tensors_of_members_without_rows():
     mixture = Mixture(objectives=DIRECTIONS)
-    many = mixture.corrupt(made_up_rows(30), VOCABULARY, 0)
+    many = mixture.corrupt(synthetic_rows(30), VOCABULARY, 0)
     for row in range(8):
-        one = mixture.corrupt(made_up_rows(1, start=row), VOCABULARY, 0)
-        turn = int(one["member"])
+        one = mixture.corrupt(synthetic_rows(1, start=row), VOCABULARY, 0)
+        member_index = int(one["member"])
         assert {name: tensor.shape[1:] for name, tensor in one.items()} == {n: t.shape[1:] for n, t in many.items()}
-        other_names = [n for n in one if "/" in n and not n.startswith(f"{turn}/")]
+        other_names = [n for n in one if "/" in n and not n.startswith(f"{member_index}/")]
         assert not any(one[name].any() for name in other_names)
         with torch.no_grad():
-            assert mixture.measure(encoder(), one)[f"masked_lm-{(turn + 1) % 4}/loss"] == 0
+            assert mixture.measure(encoder(), one)[f"masked_lm-{(member_index + 1) % 4}/loss"] == 0
 
 
 @pytest.fixture(scope="module")
 def text_rows(tmp_path_factory, verses, tiny_tokenizer):
-    """Gives rows of real text in the shape that an objective asks for, and the vocabulary with its special tokens."""
+    """Return a function that creates rows of real text for an objective, and the vocabulary with its special tokens."""
     folder = tmp_path_factory.mktemp("shards")
     texts = (" ".join(verses[start : start + 12]) for start in range(0, 1200, 12))
     shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
@@ -120,28 +122,28 @@ def text_rows(tmp_path_factory, verses, tiny_tokenizer):
 
 
 @pytest.mark.parametrize("seq_length", [24, 64, 65, 100])
-def test_denoisers_read_as_much_as_they_ask_for_and_say_their_mode(seq_length, text_rows):
+def test_denoisers_read_their_row_length_and_have_their_mode_token(seq_length, text_rows):
     mixture = Mixture(objectives=DENOISERS)
     rows, vocabulary = text_rows(mixture, seq_length, 30)
     alone = [member.row_shape(seq_length).length for member in mixture.members]
     assert rows.ids.shape[1] == max(alone)
     assert [new - old for new, old in zip(mixture._member_lengths(max(alone)), alone, strict=True)] in (
         [0] * 3, [-1, 0, -1],
-    ), "where two row lengths ask for the same longest row, the lesser one counts"  # fmt: skip
+    ), "of two sequence lengths with the same longest row, the smaller one counts"  # fmt: skip
     batch = mixture.corrupt(rows, vocabulary, 0)
-    for place, mode in enumerate(("[R]", "[X]", "[S]")):
-        mine = batch["member"] == place
-        assert mine.sum() > 3
-        inputs = batch[f"{place}/input_ids"][mine]
+    for index, mode in enumerate(("[R]", "[X]", "[S]")):
+        selected = batch["member"] == index
+        assert selected.sum() > 3
+        inputs = batch[f"{index}/input_ids"][selected]
         assert (inputs[:, 0] == vocabulary.added[mode]).all()
         assert seq_length // 2 < inputs.shape[1] <= seq_length
     extreme = SpanCorruption(density=0.5, mean_length=8, mode="[X]")
-    chosen = np.flatnonzero(batch["member"].numpy() == 1)
-    expected = extreme.corrupt(rows.take(chosen), vocabulary, 0)
-    assert all(torch.equal(batch[f"1/{name}"][chosen], tensor) for name, tensor in expected.items())
+    targets = np.flatnonzero(batch["member"].numpy() == 1)
+    expected = extreme.corrupt(rows.take(targets), vocabulary, 0)
+    assert all(torch.equal(batch[f"1/{name}"][targets], tensor) for name, tensor in expected.items())
 
 
-def test_denoisers_learn_together(text_rows):
+def test_denoisers_train_together(text_rows):
     mixture = Mixture(objectives=DENOISERS)
     rows, vocabulary = text_rows(mixture, 32, 24)
     torch.manual_seed(0)
@@ -158,16 +160,16 @@ def test_denoisers_learn_together(text_rows):
     assert len(losses) == 4 and all(after[name] < before[name] for name in losses)
 
 
-def test_workers_can_be_sent_a_mixture():
+def test_mixture_can_be_pickled():
     mixture = Mixture(objectives=DIRECTIONS)
     again = pickle.loads(pickle.dumps(mixture))
-    rows = made_up_rows(6)
+    rows = synthetic_rows(6)
     left, right = (one.corrupt(rows, VOCABULARY, 0) for one in (mixture, again))
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_collator_reads_examples_whole_and_by_their_members_directions(side, verses, tiny_tokenizer):
+def test_collator_reads_whole_examples_with_the_members_directions(side, verses, tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.padding_side = side
     examples = [{"input_ids": ids} for ids in tokenizer(verses[:16], truncation=True, max_length=60)["input_ids"]]
@@ -197,7 +199,7 @@ def test_the_collator_of_denoisers(verses, tiny_tokenizer):
         shown = batch["input_ids"][row].numpy()
         seen = np.concatenate([shown[ordinary[shown]], written[ordinary[written]]])
         text = np.asarray(example["input_ids"])
-        assert sorted(seen) == sorted(text[ordinary[text]]), "all of an example is read or written"
+        assert sorted(seen) == sorted(text[ordinary[text]]), "every token of an example is in the inputs or the labels"
 
 
 def test_a_run_reports_each_member(tmp_path, verses):
@@ -210,13 +212,13 @@ def test_a_run_reports_each_member(tmp_path, verses):
         "objective": {"name": "mixture", "objectives": [{**DIRECTIONS[0], "weight": 3}, DIRECTIONS[1]]},
         "training": {"budget": "3 steps", "seq_length": 32, "batch_tokens": 512},
     })  # fmt: skip
-    found = artifact.read_manifest(pretrain.run(recipe, quiet=True))["metrics"]["validation"]
-    assert list(found) == ["loss", "masked_lm-0/loss", "masked_lm-1/loss"]
-    low, high = sorted(found[f"masked_lm-{place}/loss"] for place in (0, 1))
-    assert 4 < low < found["loss"] < high < 8, "a mean over the predictions of each, and over all"
+    actual = artifact.read_manifest(pretrain.run(recipe, quiet=True))["metrics"]["validation"]
+    assert list(actual) == ["loss", "masked_lm-0/loss", "masked_lm-1/loss"]
+    low, high = sorted(actual[f"masked_lm-{index}/loss"] for index in (0, 1))
+    assert 4 < low < actual["loss"] < high < 8, "a mean over the predictions of each member, and over all"
 
 
-def test_what_cannot_be_mixed_is_refused():
+def test_incompatible_members_raise():
     make = lambda auto_class, part="", scale=1.0, **_: encoder()  # noqa: E731
     with pytest.raises(RecipeError, match=r"members of the mixture have no family in common\..* causal_lm-1 decoder"):
         Mixture(objectives=["masked_lm", "causal_lm"])
@@ -228,7 +230,7 @@ def test_what_cannot_be_mixed_is_refused():
         Mixture(objectives=["masked_lm", "span_boundary"]).assemble(make)
     with pytest.raises(RecipeError, match="contains rows of several objectives"):
         mixture = Mixture(objectives=DIRECTIONS)
-        mixture.as_inputs(mixture.corrupt(made_up_rows(20), VOCABULARY, 0))
+        mixture.as_inputs(mixture.corrupt(synthetic_rows(20), VOCABULARY, 0))
     for wrong in ([], "masked_lm", ["mixture"], [{"name": "masked_lm", "weight": -1}]):
         with pytest.raises(ValidationError):
             Mixture(objectives=wrong)

@@ -1,4 +1,4 @@
-"""A beginning that is read from both sides, and a rest that is predicted left to right."""
+"""The prefix LM objective: a bidirectional prefix and left-to-right predictions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SIZE, MODE = 501, 500
 DECODERS = ("gpt2", "llama", "modernbert-decoder")
 
 
-def made_up_vocabulary() -> Vocabulary:
+def synthetic_vocabulary() -> Vocabulary:
     special = (np.arange(SIZE) < 5) | (np.arange(SIZE) == MODE)
     return Vocabulary(SIZE, 0, 2, 3, 4, special=special, starts_word=np.ones(SIZE, dtype=bool), added={"[S]": MODE})
 
 
-def made_up_rows(count: int, length: int, seed: int = 0, epoch: int = 0, opens: bool = False) -> Rows:
+def synthetic_rows(count: int, length: int, seed: int = 0, epoch: int = 0, opens: bool = False) -> Rows:
     ids = np.random.default_rng(seed).integers(5, MODE, size=(count, length))
     if opens:
         ids[:, 0] = 2
@@ -37,7 +37,7 @@ def made_up_rows(count: int, length: int, seed: int = 0, epoch: int = 0, opens: 
 def decoder(kind: str = "modernbert-decoder", **more) -> torch.nn.Module:
     torch.manual_seed(0)
     backbone = Decoder(Decoder.Config(kind=kind, size="tiny", **more))
-    return backbone.build(made_up_vocabulary(), 32, "AutoModelForCausalLM").eval()
+    return backbone.build(synthetic_vocabulary(), 32, "AutoModelForCausalLM").eval()
 
 
 @given(
@@ -47,10 +47,10 @@ def decoder(kind: str = "modernbert-decoder", **more) -> torch.nn.Module:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_encoder_and_decoder_read_the_two_parts_of_a_row(length, prefix, mode, seed):
+def test_encoder_reads_the_prefix_and_decoder_the_rest(length, prefix, mode, seed):
     objective = PrefixLM(prefix=prefix, mode=mode)
-    rows = made_up_rows(3, length, seed)
-    batch = objective.corrupt(rows, made_up_vocabulary(), seed)
+    rows = synthetic_rows(3, length, seed)
+    batch = objective.corrupt(rows, synthetic_vocabulary(), seed)
     inputs, labels = batch["input_ids"].numpy(), batch["labels"].numpy()
     if mode:
         assert (inputs[:, 0] == MODE).all()
@@ -61,15 +61,20 @@ def test_encoder_and_decoder_read_the_two_parts_of_a_row(length, prefix, mode, s
     assert objective.weight(batch) == labels.size
     assert objective.tokens(batch) == 3 * (length + bool(mode))
     shape = objective.row_shape(64)
-    assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (64 - bool(mode), False, False, True)
+    assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (
+        64 - bool(mode),
+        False,
+        False,
+        True,
+    )
 
 
 @given(length=st.integers(2, 80), mode=st.sampled_from([None, "[S]"]), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_a_decoder_reads_all_and_predicts_the_rest(length, mode, seed):
+def test_decoder_reads_the_row_and_predicts_the_rest(length, mode, seed):
     objective = PrefixLM(family="decoder", mode=mode)
-    rows = made_up_rows(3, length, seed, opens=True)
-    batch = objective.corrupt(rows, made_up_vocabulary(), seed)
+    rows = synthetic_rows(3, length, seed, opens=True)
+    batch = objective.corrupt(rows, synthetic_vocabulary(), seed)
     inputs = batch["input_ids"].numpy()
     extra = int(bool(mode))
     assert (np.delete(inputs, np.arange(1, 1 + extra), axis=1) == rows.ids).all()
@@ -85,29 +90,29 @@ def test_a_decoder_reads_all_and_predicts_the_rest(length, mode, seed):
     assert (shape.length, shape.add_cls, shape.add_sep, shape.separate_documents) == (64 - extra, True, False, True)
 
 
-def test_a_decoder_divides_rows_at_every_place_as_often():
-    objective, vocabulary = PrefixLM(family="decoder"), made_up_vocabulary()
-    cuts = objective.corrupt(made_up_rows(6300, 64, opens=True), vocabulary, 0)["prefixes"]
+def test_prefix_lengths_of_a_decoder_are_uniform():
+    objective, vocabulary = PrefixLM(family="decoder"), synthetic_vocabulary()
+    cuts = objective.corrupt(synthetic_rows(6300, 64, opens=True), vocabulary, 0)["prefixes"]
     counts = np.bincount(cuts.numpy(), minlength=64)
     assert counts[0] == 0
     assert (abs(counts[1:] - 100) < 5 * 10).all()
-    later = objective.corrupt(made_up_rows(6300, 64, epoch=1, opens=True), vocabulary, 0)["prefixes"]
+    later = objective.corrupt(synthetic_rows(6300, 64, epoch=1, opens=True), vocabulary, 0)["prefixes"]
     assert not torch.equal(cuts, later)
 
 
-def test_the_end_of_a_document_is_predicted_and_unknown_tokens_are_not():
+def test_sep_is_predicted_and_unknown_tokens_are_not():
     row = np.asarray([[2, 10, 11, 12, 13, 3, 1, 14]])
     rows = Rows(row, [Sample(0, 0)])
-    batch = PrefixLM(prefix=0.5).corrupt(rows, made_up_vocabulary(), 0)
-    assert batch["labels"].tolist() == [[13, 3, 1, 14]], "the decoder reads what it does not predict"
+    batch = PrefixLM(prefix=0.5).corrupt(rows, synthetic_vocabulary(), 0)
+    assert batch["labels"].tolist() == [[13, 3, 1, 14]], "the decoder also reads tokens that it does not predict"
     assert batch["weights"].tolist() == [[1, 1, 0, 1]]
     assert PrefixLM().as_inputs(batch)["labels"].tolist() == [[13, 3, -100, 14]]
 
 
-def test_the_mask_opens_the_beginning_and_nothing_else():
+def test_mask_is_bidirectional_within_the_prefix_only():
     mask = prefix_mask(torch.tensor([1, 3]), 5)
     seen = (mask == 0)[:, 0].long()
-    assert torch.equal(seen[0], torch.ones(5, 5).tril().long()), "a beginning of one token is plain causal attention"
+    assert torch.equal(seen[0], torch.ones(5, 5).tril().long()), "a prefix of one token is causal attention"
     assert seen[1].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert mask[mask != 0].unique().tolist() == [torch.finfo(torch.float32).min]
 
@@ -120,8 +125,8 @@ def states(model, ids, prefixes):
 
 @pytest.mark.parametrize("kind", DECODERS)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_every_decoder_keeps_to_the_mask(kind, attention):
-    """What a change of one token moves: within the beginning all places, after it only those that follow."""
+def test_every_decoder_applies_the_mask(kind, attention):
+    """A changed token of the prefix affects all positions, a later one only the following positions."""
     model = decoder(kind)
     model.set_attn_implementation(attention)
     ids, prefixes = torch.randint(5, MODE, (1, 12)), torch.tensor([6])
@@ -135,7 +140,7 @@ def test_every_decoder_keeps_to_the_mask(kind, attention):
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_a_beginning_of_one_token_is_causal_language_modelling(kind):
+def test_prefix_of_one_token_is_causal_language_modeling(kind):
     model = decoder(kind)
     ids = torch.randint(5, MODE, (2, 12))
     with torch.no_grad():
@@ -148,7 +153,7 @@ def test_a_beginning_of_one_token_is_causal_language_modelling(kind):
 
 @pytest.mark.parametrize("kind", [*DECODERS, "t5", "bart"])
 @pytest.mark.parametrize("mode", [None, "[S]"])
-def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind, mode):
+def test_loss_equals_that_of_the_plain_model(kind, mode):
     torch.manual_seed(0)
     is_decoder = kind in DECODERS
     objective = PrefixLM(family="decoder" if is_decoder else "encoder-decoder", mode=mode, chunk=10)
@@ -156,8 +161,8 @@ def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind, mode):
         model = decoder(kind)
     else:
         backbone = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny"))
-        model = backbone.build(made_up_vocabulary(), 32, "AutoModelForSeq2SeqLM").eval()
-    batch = objective.corrupt(made_up_rows(4, 30, opens=is_decoder), made_up_vocabulary(), 0)
+        model = backbone.build(synthetic_vocabulary(), 32, "AutoModelForSeq2SeqLM").eval()
+    batch = objective.corrupt(synthetic_rows(4, 30, opens=is_decoder), synthetic_vocabulary(), 0)
     with torch.no_grad():
         ours = objective.loss(model, batch).item() / objective.weight(batch)
         theirs = model(**objective.as_inputs(batch)).loss.item()
@@ -168,7 +173,7 @@ def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind, mode):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_collator_hides_padding_from_every_text(side, verses, tiny_tokenizer):
+def test_collator_masks_padding(side, verses, tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.padding_side = side
     objective = PrefixLM(family="decoder", mode="[S]")
@@ -187,27 +192,27 @@ def test_the_collator_hides_padding_from_every_text(side, verses, tiny_tokenizer
         hidden[text] = False
         assert not seen[row][:, hidden].any()
         within = seen[row][text, text]
-        assert torch.equal(within | torch.ones_like(within).tril(), within), "a place sees all before it"
+        assert torch.equal(within | torch.ones_like(within).tril(), within), "a position attends to all before it"
         opened = int(within[0].sum())
         labels = batch["labels"][row, text]
         assert (labels[:opened] == -100).all() and labels[-1] == tokenizer.sep_token_id
 
 
-def test_a_recipe_section_fits_one_family():
+def test_an_instance_trains_one_family():
     assert PrefixLM.families == ("encoder-decoder", "decoder")
     assert PrefixLM().families == ("encoder-decoder",)
     assert PrefixLM(family="decoder").families == ("decoder",)
 
 
-def test_layers_that_see_a_window_alone_are_refused():
+def test_sliding_window_attention_raises():
     def make(auto_class, part="", scale=1.0, **changes):
-        return Decoder(Decoder.Config(size="tiny", max_length=1024)).build(made_up_vocabulary(), 32, auto_class)
+        return Decoder(Decoder.Config(size="tiny", max_length=1024)).build(synthetic_vocabulary(), 32, auto_class)
 
     with pytest.raises(RecipeError, match=r"sliding-window attention.*backbone\.max_length to 512 or less"):
         PrefixLM(family="decoder").assemble(make)
 
 
 @pytest.mark.parametrize("wrong", [{"prefix": 0}, {"prefix": 1}, {"family": "encoder"}, {"mode": ""}, {"chunk": 0}])
-def test_wrong_settings_are_refused(wrong):
+def test_invalid_settings_raise(wrong):
     with pytest.raises(ValidationError):
         PrefixLM(**wrong)

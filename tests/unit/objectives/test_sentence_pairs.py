@@ -1,4 +1,4 @@
-"""Two segments: which are shown, how they are labelled and framed, what is masked, and how the losses add up."""
+"""Objectives on sentence pairs: segments, labels, masks and the summed loss."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")
 OBJECTIVES = {"next_sentence": NextSentence, "sentence_order": SentenceOrder}
 
 
-def made_up_vocabulary() -> Vocabulary:
+def synthetic_vocabulary() -> Vocabulary:
     special = np.arange(SIZE) < SPECIAL
     return Vocabulary(SIZE, pad=PAD, cls=CLS, sep=SEP, mask=MASK, special=special, starts_word=~special)
 
 
-def made_up_rows(count: int, length: int, seed: int = 0, short: bool = True) -> Rows:
-    """Tokens of A are even, of B odd, of negative_ids above 250; some rows and negative_ids are short."""
+def synthetic_rows(count: int, length: int, seed: int = 0, short: bool = True) -> Rows:
+    """Return rows in which tokens of A are even, of B odd, of negative_ids above 250; with `short`, lengths vary."""
     rng = np.random.default_rng(seed)
     ids, negative_ids = np.full((count, length), PAD), np.full((count, length), PAD)
     second = np.zeros(count, dtype=np.int64)
@@ -55,9 +55,9 @@ def segments(ids: np.ndarray) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("name", OBJECTIVES)
 @given(length=st.integers(8, 64), seed=st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
-    rows = made_up_rows(6, length, seed)
-    batch = OBJECTIVES[name](masked_lm=False).corrupt(rows, made_up_vocabulary(), seed)
+def test_segments_match_their_labels(name, length, seed):
+    rows = synthetic_rows(6, length, seed)
+    batch = OBJECTIVES[name](masked_lm=False).corrupt(rows, synthetic_vocabulary(), seed)
     assert batch["input_ids"].shape == rows.ids.shape
     for row in range(6):
         first, second = segments(rows.ids[row])
@@ -67,7 +67,7 @@ def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
             assert shown == ((second, first) if label else (first, second))
         else:
             size = min(len(second), len(negative))
-            assert shown == (first, (negative if label else second)[:size]), "B's length does not tell the label"
+            assert shown == (first, (negative if label else second)[:size]), "the length of B does not reveal the label"
         used = len(shown[0]) + len(shown[1]) + 3
         assert batch["attention_mask"][row].tolist() == [1] * used + [0] * (length - used)
         types = [0] * (len(shown[0]) + 2) + [1] * (len(shown[1]) + 1) + [0] * (length - used)
@@ -75,8 +75,8 @@ def test_segments_are_shown_and_labelled_as_they_should_be(name, length, seed):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_half_of_the_rows_are_wrong(name):
-    labels = OBJECTIVES[name](masked_lm=False).corrupt(made_up_rows(4000, 16), made_up_vocabulary(), 0)[
+def test_half_of_the_labels_are_1(name):
+    labels = OBJECTIVES[name](masked_lm=False).corrupt(synthetic_rows(4000, 16), synthetic_vocabulary(), 0)[
         "sentence_labels"
     ]
     assert abs(labels.float().mean().item() - 0.5) < 5 * math.sqrt(0.25 / 4000)
@@ -85,26 +85,26 @@ def test_half_of_the_rows_are_wrong(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 @given(length=st.integers(8, 64), rate=st.floats(0.05, 0.6), seed=st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_masks_are_those_of_what_is_shown_without_its_padding(name, length, rate, seed):
-    rows, vocabulary = made_up_rows(5, length, seed), made_up_vocabulary()
+def test_masks_do_not_depend_on_padding(name, length, rate, seed):
+    rows, vocabulary = synthetic_rows(5, length, seed), synthetic_vocabulary()
     plain = OBJECTIVES[name](masked_lm=False).corrupt(rows, vocabulary, seed)
     batch = OBJECTIVES[name](rate=rate).corrupt(rows, vocabulary, seed)
     assert torch.equal(batch["sentence_labels"], plain["sentence_labels"])
     assert batch["positions"].shape == (5, max(1, round(rate * length)))
     for row in range(5):
         original, used = plain["input_ids"][row], int(plain["attention_mask"][row].sum())
-        chosen = batch["positions"][row][batch["weights"][row] > 0]
-        assert len(chosen) == min(max(1, round(rate * used)), used - 3)
-        assert torch.equal(batch["labels"][row][batch["weights"][row] > 0], original[chosen])
-        assert (original[chosen] >= SPECIAL).all()
+        selected = batch["positions"][row][batch["weights"][row] > 0]
+        assert len(selected) == min(max(1, round(rate * used)), used - 3)
+        assert torch.equal(batch["labels"][row][batch["weights"][row] > 0], original[selected])
+        assert (original[selected] >= SPECIAL).all()
         rest = torch.ones(length, dtype=torch.bool)
-        rest[chosen] = False
+        rest[selected] = False
         assert torch.equal(batch["input_ids"][row][rest], original[rest])
 
 
 @pytest.fixture(scope="module")
 def text(verses, tiny_tokenizer, tmp_path_factory):
-    """Shards of documents of twenty verses each, and their tokens."""
+    """Shards of documents of twenty verses each."""
     folder = tmp_path_factory.mktemp("text")
     texts = [" ".join(verses[start : start + 20]) for start in range(0, 1200, 20)]
     shards.write((Document(str(number), text) for number, text in enumerate(texts)), tiny_tokenizer, folder)
@@ -115,7 +115,7 @@ def stream_of(text):
     return text.read(0, text.tokens).tolist()
 
 
-def test_negatives_are_of_another_document_and_positives_go_on(text, tiny_tokenizer):
+def test_negatives_are_from_another_document_and_positives_follow(text, tiny_tokenizer):
     objective, vocabulary = NextSentence(masked_lm=False), vocabulary_of(tiny_tokenizer)
     source = cut(text, vocabulary, objective.row_shape(96))
     rows = source.rows([Sample(0, index) for index in range(len(source))])
@@ -124,8 +124,8 @@ def test_negatives_are_of_another_document_and_positives_go_on(text, tiny_tokeni
     documents = [stream_of(text)[start:stop] for start, stop in zip(text.documents.tolist(), ends, strict=True)]
     sentences = set(text.sentences.tolist())
 
-    def place(part, document):
-        """Where a part stands in a document, or -1."""
+    def find(part, document):
+        """Return the index of a part in a document, or -1."""
         whole = documents[document]
         return next((at for at in range(len(whole) - len(part) + 1) if whole[at : at + len(part)] == part), -1)
 
@@ -134,15 +134,15 @@ def test_negatives_are_of_another_document_and_positives_go_on(text, tiny_tokeni
         first, second = segments(batch["input_ids"][row].numpy())
         label = int(batch["sentence_labels"][row])
         if len(first) < 20 or len(second) < 20:
-            continue  # so short a part may stand in two places
-        home = [number for number in range(len(documents)) if place(first, number) >= 0]
-        assert len(home) == 1
-        follows = documents[home[0]][place(first, home[0]) + len(first) :][: len(second)] == second
+            continue  # such a short part may occur twice
+        sources = [number for number in range(len(documents)) if find(first, number) >= 0]
+        assert len(sources) == 1
+        follows = documents[sources[0]][find(first, sources[0]) + len(first) :][: len(second)] == second
         assert follows == (label == 0)
         if label:
-            others = [number for number in range(len(documents)) if place(second, number) >= 0]
-            assert others and home[0] not in others
-            assert place(second, others[0]) + int(text.documents[others[0]]) in sentences
+            others = [number for number in range(len(documents)) if find(second, number) >= 0]
+            assert others and sources[0] not in others
+            assert find(second, others[0]) + int(text.documents[others[0]]) in sentences
         checked[label] += 1
     assert min(checked.values()) > 15
 
@@ -166,18 +166,18 @@ def build(objective, kind, vocabulary=None):
     encoder = Encoder(Encoder.Config(kind=kind, size="tiny", dropout=0.0))
     return objective.assemble(
         lambda auto, part="", scale=1.0, **changes: encoder.build(
-            vocabulary or made_up_vocabulary(), 64, auto, scale, **changes
+            vocabulary or synthetic_vocabulary(), 64, auto, scale, **changes
         )
     ).eval()
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("masked_lm", [True, False])
-def test_the_loss_is_the_mean_over_tokens_plus_the_mean_over_rows(kind, masked_lm):
-    """On rows without padding, against full logits of the plain network; segment ids where it has them."""
+def test_loss_is_the_mean_over_tokens_plus_the_mean_over_rows(kind, masked_lm):
+    """On rows without padding, against full logits of the plain network, with segment ids if it has them."""
     objective = NextSentence(masked_lm=masked_lm)
     module = build(objective, kind)
-    batch = objective.corrupt(made_up_rows(8, 32, short=False), made_up_vocabulary(), 0)
+    batch = objective.corrupt(synthetic_rows(8, 32, short=False), synthetic_vocabulary(), 0)
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     if kind in ("bert", "roberta", "albert", "electra"):
         inputs["token_type_ids"] = batch["token_type_ids"]
@@ -186,17 +186,17 @@ def test_the_loss_is_the_mean_over_tokens_plus_the_mean_over_rows(kind, masked_l
         measured = {name: value / objective.weight(batch) for name, value in objective.measure(module, batch).items()}
         output = module.network(**inputs)
         if not masked_lm:
-            verdicts, masked = output.logits, 0.0
+            logits, masked = output.logits, 0.0
         else:
             own = {"bert": "seq_relationship_logits", "albert": "sop_logits"}
-            guesses = output.prediction_logits if kind in own else output.logits
+            token_logits = output.prediction_logits if kind in own else output.logits
             rows, slots = torch.nonzero(batch["weights"] > 0, as_tuple=True)
-            places = batch["positions"][rows, slots]
-            masked = F.cross_entropy(guesses[rows, places], batch["labels"][rows, slots]).item()
+            columns = batch["positions"][rows, slots]
+            masked = F.cross_entropy(token_logits[rows, columns], batch["labels"][rows, slots]).item()
             states = module.network.base_model(**inputs)[0]
-            verdicts = output[own[kind]] if kind in own else module.head(states[:, 0])
-    sentence = F.cross_entropy(verdicts, batch["sentence_labels"]).item()
-    right = (verdicts.argmax(-1) == batch["sentence_labels"]).float().mean().item()
+            logits = output[own[kind]] if kind in own else module.head(states[:, 0])
+    sentence = F.cross_entropy(logits, batch["sentence_labels"]).item()
+    right = (logits.argmax(-1) == batch["sentence_labels"]).float().mean().item()
     assert loss == pytest.approx(masked + sentence, rel=1e-5)
     assert measured["loss"] == pytest.approx(loss, rel=1e-5)
     assert measured["sentence_accuracy" if masked_lm else "accuracy"] == pytest.approx(right)
@@ -206,7 +206,7 @@ def test_the_loss_is_the_mean_over_tokens_plus_the_mean_over_rows(kind, masked_l
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_the_artifact_is_a_plain_network_with_the_heads_that_transformers_has(kind):
+def test_artifact_is_a_plain_network_with_transformers_heads(kind):
     together, alone = build(SentenceOrder(), kind), build(SentenceOrder(masked_lm=False), kind)
     expected = {"bert": BertForPreTraining, "albert": AlbertForPreTraining}
     if kind in expected:
@@ -221,11 +221,11 @@ def test_the_artifact_is_a_plain_network_with_the_heads_that_transformers_has(ki
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_every_parameter_learns_and_the_verdicts_do_without_masks(kind):
-    """In some steps on a few rows whose second segment is told by its tokens."""
+def test_every_parameter_is_trained_without_masked_lm(kind):
+    """A few steps on rows whose label follows from the tokens of the second segment."""
     objective = NextSentence(masked_lm=False)
     module = build(objective, kind).train()
-    batch = objective.corrupt(made_up_rows(16, 24, short=False), made_up_vocabulary(), 0)
+    batch = objective.corrupt(synthetic_rows(16, 24, short=False), synthetic_vocabulary(), 0)
     optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
     for step in range(25):
         loss = objective.loss(module, batch) / objective.weight(batch)
@@ -251,7 +251,7 @@ def pair(tokenizer, first, second, other=None):
 
 @pytest.mark.parametrize("masked_lm", [True, False])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_collators_keywords_give_the_loss_of_the_batch(side, masked_lm, verses, tiny_tokenizer):
+def test_collated_batches_give_the_same_loss(side, masked_lm, verses, tiny_tokenizer):
     objective = NextSentence(masked_lm=masked_lm)
     before, tiny_tokenizer.padding_side = tiny_tokenizer.padding_side, side
     try:
@@ -261,7 +261,7 @@ def test_the_collators_keywords_give_the_loss_of_the_batch(side, masked_lm, vers
             pair(tiny_tokenizer, *(" ".join(text) for text in texts[start : start + 3])) for start in range(0, 18, 3)
         ]
         together, apart = collator(examples), [collator([example]) for example in examples]
-        # Its positions are relative, so that a row means the same wherever it stands.
+        # ModernBERT's positions are relative, so the output does not depend on the offset of a row.
         module = build(objective, "modernbert", collator.vocabulary)
     finally:
         tiny_tokenizer.padding_side = before
@@ -273,7 +273,7 @@ def test_the_collators_keywords_give_the_loss_of_the_batch(side, masked_lm, vers
     assert loss == pytest.approx(np.average(losses, weights=counts), rel=1e-4)
 
 
-def test_examples_that_are_no_pairs_and_lonely_ones_are_refused(verses, tiny_tokenizer):
+def test_examples_without_two_segments_or_negatives_raise(verses, tiny_tokenizer):
     collator = SentenceOrder().collator(tiny_tokenizer)
     with pytest.raises(DataError, match=r"tokenizer\(first, second\)"):
         collator([{"input_ids": tiny_tokenizer(verses[0])["input_ids"]}])
@@ -282,4 +282,4 @@ def test_examples_that_are_no_pairs_and_lonely_ones_are_refused(verses, tiny_tok
         NextSentence().collator(tiny_tokenizer)([pair(tiny_tokenizer, "In the beginning", "God created")])
     packed = Rows(np.full((1, 16), 9), [Sample(0, 0)])
     with pytest.raises(DataError, match="two segments"):
-        NextSentence().corrupt(packed, made_up_vocabulary(), 0)
+        NextSentence().corrupt(packed, synthetic_vocabulary(), 0)

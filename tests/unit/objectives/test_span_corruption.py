@@ -1,4 +1,4 @@
-"""Spans and sentinels: T5's arithmetic, T5's partitions, and nothing lost."""
+"""The span-corruption objective: T5's arithmetic, random partitions and reconstruction of the row."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from headstart.tokens.tokenizer import add_special
 TEXT, SEP = 500, 3
 
 
-def made_up_vocabulary(objective: SpanCorruption) -> Vocabulary:
-    """Five special tokens, 495 of text, then what the objective asks for."""
+def synthetic_vocabulary(objective: SpanCorruption) -> Vocabulary:
+    """Return a vocabulary of five special tokens, 495 text tokens and the objective's special tokens."""
     added = {token: TEXT + number for number, token in enumerate(objective.special_tokens())}
     size = TEXT + len(added)
     special = (np.arange(size) < 5) | (np.arange(size) >= TEXT)
     return Vocabulary(size, 0, 2, SEP, 4, special=special, starts_word=np.ones(size, dtype=bool), added=added)
 
 
-def made_up_rows(count: int, length: int, seed: int = 0) -> Rows:
+def synthetic_rows(count: int, length: int, seed: int = 0) -> Rows:
     ids = np.random.default_rng(seed).integers(5, TEXT, size=(count, length))
     return Rows(ids, [Sample(0, index) for index in range(count)])
 
 
 def rebuilt(inputs, targets, sentinels):
-    """Put the spans of the targets in the place of their sentinels in the inputs."""
+    """Replace the sentinels in the inputs by the spans of the targets."""
     assert inputs[-1] == targets[-1] == SEP
     spans: dict[int, list[int]] = {}
     for token in targets[:-1]:
@@ -54,9 +54,9 @@ def rebuilt(inputs, targets, sentinels):
     mode=st.sampled_from([None, "[R]"]),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
-def test_inputs_and_targets_rebuild_the_original(length, density, mean, seed, mode):
+def test_inputs_and_targets_reconstruct_the_row(length, density, mean, seed, mode):
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=250, mode=mode)
-    rows, vocabulary = made_up_rows(3, length, seed), made_up_vocabulary(objective)
+    rows, vocabulary = synthetic_rows(3, length, seed), synthetic_vocabulary(objective)
     batch = objective.corrupt(rows, vocabulary, seed)
     sentinels = set(range(TEXT, TEXT + 250))
     for row in range(3):
@@ -64,7 +64,7 @@ def test_inputs_and_targets_rebuild_the_original(length, density, mean, seed, mo
         if mode:
             assert inputs.pop(0) == vocabulary.added[mode]
         assert rebuilt(inputs, targets, sentinels) == rows.ids[row].tolist()
-        assert inputs[0] not in sentinels, "a row begins with what is kept"
+        assert inputs[0] not in sentinels, "a row starts with kept text"
     assert (batch["weights"] == 1).all()
     assert objective.weight(batch) == batch["labels"].numel()
     assert objective.tokens(batch) == batch["input_ids"].numel() + batch["labels"].numel()
@@ -74,32 +74,32 @@ def test_inputs_and_targets_rebuild_the_original(length, density, mean, seed, mo
 @settings(max_examples=100, deadline=None)
 def test_density_and_number_of_spans_are_exact_in_every_row(length, density, mean):
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=400)
-    batch = objective.corrupt(made_up_rows(2, length), made_up_vocabulary(objective), 0)
-    wanted = objective.counts(length)
-    assert batch["input_ids"].shape == (2, wanted.inputs) and batch["labels"].shape == (2, wanted.targets)
-    assert abs(wanted.noise - density * length) <= 0.5 or wanted.noise == 1
+    batch = objective.corrupt(synthetic_rows(2, length), synthetic_vocabulary(objective), 0)
+    expected = objective.counts(length)
+    assert batch["input_ids"].shape == (2, expected.inputs) and batch["labels"].shape == (2, expected.targets)
+    assert abs(expected.noise - density * length) <= 0.5 or expected.noise == 1
     for row in range(2):
         marks = batch["labels"][row] >= TEXT
-        assert int(marks.sum()) == wanted.spans == int((batch["input_ids"][row] >= TEXT).sum())
-        assert int((~marks).sum()) - 1 == wanted.noise
-    if wanted.noise >= 2 * mean and length - wanted.noise > wanted.spans:
-        assert wanted.noise / wanted.spans == pytest.approx(mean, rel=0.5)
+        assert int(marks.sum()) == expected.spans == int((batch["input_ids"][row] >= TEXT).sum())
+        assert int((~marks).sum()) - 1 == expected.noise
+    if expected.noise >= 2 * mean and length - expected.noise > expected.spans:
+        assert expected.noise / expected.spans == pytest.approx(mean, rel=0.5)
 
 
 @pytest.mark.parametrize(
     ("seq_length", "density", "mean", "raw", "targets"),
     [(512, 0.15, 3.0, 568, 114), (512, 0.5, 3.0, 766, 512), (512, 0.15, 8.0, 588, 100), (512, 0.5, 64.0, 1006, 512)],
 )
-def test_lengths_are_those_that_t5_computes(seq_length, density, mean, raw, targets):
-    """568 and 114 are the numbers that T5 publishes; the others are UL2's denoisers under the same loop."""
+def test_lengths_equal_t5s(seq_length, density, mean, raw, targets):
+    """568 and 114 are published by T5; the others are UL2's denoisers with the same computation."""
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=300)
     assert objective.row_shape(seq_length).length == raw
-    found = objective.counts(raw)
-    assert (found.inputs, found.targets) == (seq_length, targets)
+    actual = objective.counts(raw)
+    assert (actual.inputs, actual.targets) == (seq_length, targets)
 
 
 def published_lengths(inputs_length, density, mean):
-    """T5's loop, from the description of `random_spans_helper`: the longest text whose inputs still fit."""
+    """Return T5's sizes, from the description of `random_spans_helper`: the longest text whose inputs fit."""
 
     def lengths(tokens):
         noise = round(tokens * density)
@@ -126,55 +126,55 @@ def test_nothing_is_ever_padded(seq_length, density, mean):
     objective = SpanCorruption(density=density, mean_length=mean, sentinels=1000)
     shape = objective.row_shape(seq_length)
     assert not (shape.add_cls or shape.add_sep or shape.separate_documents)
-    found = objective.counts(shape.length)
-    assert found.inputs == seq_length
-    assert found.targets <= seq_length
+    actual = objective.counts(shape.length)
+    assert actual.inputs == seq_length
+    assert actual.targets <= seq_length
     tokens, inputs, targets = published_lengths(seq_length, density, mean)
-    # One less of an odd length at 0.5 can be one span less, which the original does not take into account.
+    # At 0.5, reducing an odd length by one can remove a span, which the original ignores.
     spans = {round(round(length * density) / mean) for length in (tokens, tokens + 1)}
     if len(spans) == 1 and spans != {0}:
-        assert (shape.length, found.inputs, found.targets) == (tokens, inputs, targets)
+        assert (shape.length, actual.inputs, actual.targets) == (tokens, inputs, targets)
     with_mode = SpanCorruption(density=density, mean_length=mean, sentinels=1000, mode="[X]")
     assert with_mode.counts(with_mode.row_shape(seq_length).length).inputs == seq_length
 
 
 def runs(flags):
-    """Lengths of the stretches of equal flags, as (flag, length)."""
+    """Return the runs of equal flags as (flag, length)."""
     edges = np.flatnonzero(np.diff(flags)) + 1
     return [(bool(piece[0]), len(piece)) for piece in np.split(flags, edges)]
 
 
 def test_lengths_of_spans_and_gaps_follow_a_random_partition():
-    """A part of n divided at random into s parts is k long with probability C(n-k-1, s-2) / C(n-1, s-1)."""
+    """A part of a random partition of n into s parts has size k with probability C(n-k-1, s-2) / C(n-1, s-1)."""
     objective = SpanCorruption()
     length, rows = 142, 4000
     noise, spans, *_ = objective.counts(length)
     assert (noise, spans) == (21, 7)
-    found: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
-    place: Counter[int] = Counter()
+    actual: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
+    position: Counter[int] = Counter()
     for index in range(rows):
         cut, opens = objective._spans(np.zeros(length, dtype=bool), np.random.default_rng(index))
         pieces = runs(cut)
         assert opens.sum() == spans and cut[opens].all()
         assert len(pieces) == 2 * spans and not pieces[0][0]
         for flag, size in pieces:
-            found[flag][size] += 1
-        place.update(np.flatnonzero(cut).tolist())
+            actual[flag][size] += 1
+        position.update(np.flatnonzero(cut).tolist())
     for flag, total in ((True, noise), (False, length - noise)):
-        assert sum(found[flag].values()) == rows * spans
+        assert sum(actual[flag].values()) == rows * spans
         for size in range(1, total - spans + 2):
             probability = math.comb(total - size - 1, spans - 2) / math.comb(total - 1, spans - 1)
             expected = rows * spans * probability
-            # Parts of one row depend on each other, but negatively: independent draws would spread wider.
-            assert abs(found[flag][size] - expected) < 5 * math.sqrt(expected) + 3, (flag, size)
-    assert (place[0], place[length - 1]) == (0, rows), "the first token is always kept, the last never"
-    assert sum(place.values()) == rows * noise
+            # Parts of one row are negatively correlated, so independent draws would have a larger variance.
+            assert abs(actual[flag][size] - expected) < 5 * math.sqrt(expected) + 3, (flag, size)
+    assert (position[0], position[length - 1]) == (0, rows), "the first token is always kept, the last always removed"
+    assert sum(position.values()) == rows * noise
 
 
-def test_over_100_000_tokens_the_density_is_kept():
+def test_density_over_100_000_tokens():
     objective = SpanCorruption()
     rows, length = 200, objective.row_shape(512).length
-    batch = objective.corrupt(made_up_rows(rows, length), made_up_vocabulary(objective), 0)
+    batch = objective.corrupt(synthetic_rows(rows, length), synthetic_vocabulary(objective), 0)
     assert rows * length > 100_000
     text = int((batch["labels"] < TEXT).sum()) - rows
     assert text / (rows * length) == pytest.approx(0.15, abs=0.5 / length)
@@ -182,55 +182,55 @@ def test_over_100_000_tokens_the_density_is_kept():
 
 @given(share=st.floats(0, 0.6), seed=st.integers(0, 1000))
 @settings(max_examples=50, deadline=None)
-def test_special_tokens_in_a_text_are_neither_cut_out_nor_predicted(share, seed):
+def test_special_tokens_are_neither_removed_nor_predicted(share, seed):
     objective = SpanCorruption()
-    rows = made_up_rows(8, 142, seed)
+    rows = synthetic_rows(8, 142, seed)
     unknown = np.random.default_rng(seed).random(rows.ids.shape) < share
     rows.ids[unknown] = 1
-    batch = objective.corrupt(rows, made_up_vocabulary(objective), 0)
+    batch = objective.corrupt(rows, synthetic_vocabulary(objective), 0)
     assert not (batch["labels"] == 1).any()
     for row in range(8):
         inputs, targets = batch["input_ids"][row].tolist(), batch["labels"][row].tolist()
-        found = rebuilt(inputs, targets, set(range(TEXT, TEXT + 100)))
-        assert found.count(1) == unknown[row].sum()
-        assert [token for token in found if token != 1] == rows.ids[row][~unknown[row]].tolist()
+        actual = rebuilt(inputs, targets, set(range(TEXT, TEXT + 100)))
+        assert actual.count(1) == unknown[row].sum()
+        assert [token for token in actual if token != 1] == rows.ids[row][~unknown[row]].tolist()
 
 
-def test_a_row_of_unknown_tokens_alone_has_nothing_to_predict_but_sentinels():
+def test_only_sentinels_are_predicted_in_a_row_of_unknown_tokens():
     objective = SpanCorruption()
     rows = Rows(np.ones((1, 60), dtype=np.int64), [Sample(0, 0)])
-    batch = objective.corrupt(rows, made_up_vocabulary(objective), 0)
-    wanted = objective.counts(60)
-    assert objective.weight(batch) == wanted.spans + 1
+    batch = objective.corrupt(rows, synthetic_vocabulary(objective), 0)
+    expected = objective.counts(60)
+    assert objective.weight(batch) == expected.spans + 1
     inputs = objective.as_inputs(batch)
     assert inputs.keys() == {"input_ids", "labels"}
-    assert (inputs["labels"] == -100).sum() == wanted.noise
+    assert (inputs["labels"] == -100).sum() == expected.noise
 
 
-def test_a_row_with_more_spans_than_sentinels_is_refused():
+def test_more_spans_than_sentinels_raise():
     message = r"has 101 spans, but objective\.sentinels is 100.*[Ss]et objective\.sentinels to 101"
     with pytest.raises(RecipeError, match=message):
-        SpanCorruption().corrupt(made_up_rows(1, 2020), made_up_vocabulary(SpanCorruption()), 0)
+        SpanCorruption().corrupt(synthetic_rows(1, 2020), synthetic_vocabulary(SpanCorruption()), 0)
     with pytest.raises(RecipeError, match=r"objective\.sentinels is 100"):
         SpanCorruption().row_shape(2048)
     assert SpanCorruption(sentinels=114).row_shape(2048).length == 2274
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_the_loss_is_that_of_the_plain_model_on_the_same_inputs(kind):
+def test_loss_equals_that_of_the_plain_model(kind):
     torch.manual_seed(0)
     objective = SpanCorruption(chunk=10)
-    vocabulary = made_up_vocabulary(objective)
+    vocabulary = synthetic_vocabulary(objective)
     backbone = EncoderDecoder(EncoderDecoder.Config(kind=kind, size="tiny"))
     model = backbone.build(vocabulary, 64, objective.auto_class).eval()
-    batch = objective.corrupt(made_up_rows(4, 70), vocabulary, 0)
+    batch = objective.corrupt(synthetic_rows(4, 70), vocabulary, 0)
     with torch.no_grad():
         ours = objective.loss(model, batch).item() / objective.weight(batch)
         theirs = model(**objective.as_inputs(batch)).loss.item()
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_the_collator_takes_texts_of_any_length(verses, tiny_tokenizers):
+def test_collator_accepts_texts_of_any_length(verses, tiny_tokenizers):
     tokenizer = tiny_tokenizers["wordpiece"]
     objective = SpanCorruption(mode="[R]")
     with pytest.raises(ArtifactError, match=r"lacks 101 special tokens, starting with <extra_id_0>"):
@@ -252,6 +252,6 @@ def test_the_collator_takes_texts_of_any_length(verses, tiny_tokenizers):
 @pytest.mark.parametrize(
     "wrong", [{"density": 0}, {"density": 0.6}, {"mean_length": 0.5}, {"sentinels": 0}, {"mode": ""}]
 )
-def test_wrong_settings_are_refused(wrong):
+def test_invalid_settings_raise(wrong):
     with pytest.raises(ValidationError):
         SpanCorruption(**wrong)

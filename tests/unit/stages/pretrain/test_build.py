@@ -22,7 +22,7 @@ def trained(recipe_of, tmp_path, monkeypatch):
     def prepare(*_, **__):
         raise EOFError
 
-    monkeypatch.setattr(World, "leader_first", lambda self: nullcontext())
+    monkeypatch.setattr(World, "main_first", lambda self: nullcontext())
     monkeypatch.setattr(pretrain, "prepare", prepare)
 
     def begin(parallel: str, **sections):

@@ -21,8 +21,8 @@ import headstart
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.training.callbacks import LoggingCallback
 from headstart.training.jsonl import read_jsonl
-from headstart.training.loop import Loop
 
 TERMS = ["cardiomyopathy", "immunoglobulin", "thrombocytopenia", "bradycardia", "angioplasty"]
 
@@ -53,13 +53,13 @@ def trained(way, recipe_of, tmp_path_factory):
     """A checkpoint that has learned something, so that starting from it makes a difference."""
     given = recipe_of["pretrain"](way, output=str(tmp_path_factory.mktemp("trained") / "out"))
     given["training"] = {**given["training"], "budget": "200 steps", "learning_rate": 3e-3, "batch_tokens": 512}
-    return headstart.pretrain(given, quiet=True)
+    return headstart.pretrain(given, quiet=True).path
 
 
 @pytest.fixture(scope="module")
 def extended(domain, recipe_of, trained, tmp_path_factory):
     given = recipe(domain, recipe_of, tmp_path_factory.mktemp("run") / "out", trained, tokenizer={"extend": 40})
-    return given, headstart.pretrain(given, quiet=True)
+    return given, headstart.pretrain(given, quiet=True).path
 
 
 def test_training_continues_from_the_checkpoint(domain, recipe_of, way, trained, tmp_path):
@@ -95,19 +95,18 @@ def test_the_vocabulary_grows_and_the_artifact_is_plain(extended, trained, domai
 
 def test_a_resumed_run_equals_an_uninterrupted_one(extended, tmp_path, monkeypatch):
     given, uninterrupted = extended
-    step = Loop._step
+    step_end = LoggingCallback.on_step_end
 
-    def stopped(self, batches):
-        done = step(self, batches)
-        if self.progress.step == 3:
+    def stopped(self, loop, result):
+        step_end(self, loop, result)
+        if loop.progress.step == 3:
             raise KeyboardInterrupt
-        return done
 
     interrupted = given | {"output": str(tmp_path / "interrupted")}
-    monkeypatch.setattr(Loop, "_step", stopped)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
     with pytest.raises(KeyboardInterrupt):
         headstart.pretrain(interrupted, quiet=True)
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     resumed = headstart.pretrain(interrupted, quiet=True)
     assert (resumed / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
@@ -150,7 +149,7 @@ def test_a_run_is_tied_to_its_checkpoint(extended, trained, tmp_path):
     headstart.pretrain(moved, quiet=True)
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     (copy / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}), encoding="utf-8")
-    with pytest.raises(ArtifactError, match="with another checkpoint"):
+    with pytest.raises(ArtifactError, match="the content of checkpoint and tokenizer has changed since"):
         headstart.pretrain(moved, quiet=True)
 
 
@@ -212,7 +211,9 @@ def test_another_tokenizer_is_refused(domain, recipe_of, trained, checkpoint, tm
 
 
 def test_text_without_new_words_is_refused(domain, recipe_of, trained, tmp_path):
-    (tmp_path / "plain.txt").write_text("and the\n\nof the lord\n\n" * 40, encoding="utf-8")
+    words = ("and", "the", "of", "lord")
+    lines = [f"{first} {second}" for first in words for second in words]
+    (tmp_path / "plain.txt").write_text("\n\n".join(lines * 5), encoding="utf-8")
     given = recipe(domain, recipe_of, tmp_path / "x", trained, tokenizer={"extend": 9})
     with pytest.raises(DataError, match="as a single token"):
         headstart.pretrain(given | {"corpus": {"files": [str(tmp_path / "plain.txt")], "validation": 0.3}}, quiet=True)

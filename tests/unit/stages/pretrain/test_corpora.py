@@ -40,7 +40,7 @@ def parts(folder, **weights):
 @pytest.fixture(scope="module")
 def mixed(folder, recipe_of):
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
-    return headstart.pretrain(recipe(folder, recipe_of, folder / "mixed", corpus), quiet=True)
+    return headstart.pretrain(recipe(folder, recipe_of, folder / "mixed", corpus), quiet=True).path
 
 
 def test_the_manifest_reports_totals_and_each_corpus(mixed):
@@ -81,22 +81,21 @@ def test_the_tokenizer_is_trained_on_the_same_shares(mixed, folder, recipe_of, t
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(mixed, folder, recipe_of, tmp_path, monkeypatch):
-    from headstart.training.loop import Loop
+    from headstart.training.callbacks import LoggingCallback
 
-    step = Loop._step
+    step_end = LoggingCallback.on_step_end
 
-    def stopped(self, batches):
-        done = step(self, batches)
-        if self.progress.step == 4:
+    def stopped(self, loop, result):
+        step_end(self, loop, result)
+        if loop.progress.step == 4:
             raise KeyboardInterrupt
-        return done
 
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
     interrupted = recipe(folder, recipe_of, tmp_path / "interrupted", corpus)
-    monkeypatch.setattr(Loop, "_step", stopped)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
     with pytest.raises(KeyboardInterrupt):
         headstart.pretrain(interrupted, quiet=True)
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     resumed = headstart.pretrain(interrupted, quiet=True)
     assert (resumed / "model.safetensors").read_bytes() == (mixed / "model.safetensors").read_bytes()
     assert artifact.read_manifest(resumed)["metrics"] == artifact.read_manifest(mixed)["metrics"]
@@ -105,11 +104,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(mixed, folder, recipe_of, tmp
 def test_a_run_is_tied_to_each_of_its_corpora(mixed, folder, recipe_of):
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
     given = recipe(folder, recipe_of, mixed, corpus)
-    assert headstart.pretrain(given, quiet=True) == mixed, "it is finished"
+    assert headstart.pretrain(given, quiet=True).path == mixed, "it is finished"
     text = (folder / "xx.txt").read_text(encoding="utf-8")
     (folder / "xx.txt").write_text(text + "\n\nmore", encoding="utf-8")
     try:
-        with pytest.raises(ArtifactError, match="with another corpus xx"):
+        with pytest.raises(ArtifactError, match="the content of corpus xx has changed since"):
             headstart.pretrain(given, quiet=True)
     finally:
         (folder / "xx.txt").write_text(text, encoding="utf-8")

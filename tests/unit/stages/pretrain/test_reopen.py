@@ -20,7 +20,8 @@ from headstart.stages.pretrain.reopen import Pretraining
 from headstart.tasks.classify import Classify
 from headstart.tasks.labelled import read
 from headstart.tasks.source import CheckpointFolder
-from headstart.training.loop import Loop
+from headstart.training.loop import Loop, RunInfo
+from headstart.training.phases import Phase
 from headstart.training.settings import TrainingSettings
 
 
@@ -100,7 +101,7 @@ def train(method, source, task, way, folder: Path) -> tuple[torch.nn.Module, For
     encoded = task.encode(examples, spec, training=True)
     learner = TaskLearner(model, task, method, spec, encoded, encoded[:8], examples.labels[:8])
     settings = TrainingSettings(budget="40 steps", learning_rate=2e-3, precision="fp32", eval_count=0)
-    Loop(learner, settings, batch_size=8, seed=0, folder=folder, fingerprint="test").run()
+    Loop(learner, settings, RunInfo(folder, "test"), [Phase(0.0, learner, 8)]).run()
     return model, Pretraining(way / "pretrained").forgetting(model)
 
 

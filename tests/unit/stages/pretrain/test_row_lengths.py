@@ -12,8 +12,8 @@ from headstart.core import artifact
 from headstart.core.errors import RecipeError
 from headstart.stages.pretrain.learner import RowBatches
 from headstart.stages.pretrain.recipe import PretrainTraining
+from headstart.training.callbacks import LoggingCallback
 from headstart.training.jsonl import read_jsonl
-from headstart.training.loop import Loop
 
 PHASES = [{"length": 16, "share": 0.5}, {"length": 64, "share": 0.5}]
 
@@ -35,32 +35,31 @@ def losses(folder):
 
 @pytest.fixture(scope="module")
 def uninterrupted(way, recipe_of, tmp_path_factory):
-    return headstart.pretrain(recipe(way, recipe_of, tmp_path_factory.mktemp("uninterrupted") / "out"), quiet=True)
+    return headstart.pretrain(recipe(way, recipe_of, tmp_path_factory.mktemp("uninterrupted") / "out"), quiet=True).path
 
 
 def test_a_run_resumed_in_the_second_phase_equals_an_uninterrupted_one(
     uninterrupted, way, recipe_of, tmp_path, monkeypatch
 ):
     shapes = []
-    batch, step = RowBatches.batch, Loop._step
+    batch, step_end = RowBatches.batch, LoggingCallback.on_step_end
 
     def seen(self, samples):
         result = batch(self, samples)
         shapes.append(tuple(result["input_ids"].shape))
         return result
 
-    def stopped(self, batches):
-        done = step(self, batches)
-        if self.progress.step in (3, 9):
+    def stopped(self, loop, result):
+        step_end(self, loop, result)
+        if loop.progress.step in (3, 9):
             os.kill(os.getpid(), signal.SIGINT)
-        return done
 
     interrupted = recipe(way, recipe_of, tmp_path / "interrupted")
-    monkeypatch.setattr(Loop, "_step", stopped)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             headstart.pretrain(interrupted, quiet=True)
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     monkeypatch.setattr(RowBatches, "batch", seen)
     folder = headstart.pretrain(interrupted, quiet=True)
     assert [width for _, width in shapes[:2]] == [16, 64], "a batch of each, to count FLOPs"

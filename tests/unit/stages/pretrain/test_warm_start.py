@@ -59,9 +59,9 @@ def test_a_student_that_starts_from_its_teacher_is_refused(way, recipe_of, tmp_p
         headstart.pretrain(given, quiet=True)
 
 
-def test_a_checkpoint_needs_none(way, recipe_of, tmp_path):
+def test_a_checkpoint_is_refused(way, recipe_of, tmp_path):
     first = headstart.pretrain(recipe(way, recipe_of, tmp_path / "first"), quiet=True)
-    again = recipe(way, recipe_of, tmp_path / "again", warm_start={})
-    again["backbone"] = {"family": "checkpoint", "path": str(first)}
-    with pytest.raises(RecipeError, match="has learnt its token vectors"):
-        headstart.pretrain(again, quiet=True)
+    continued = recipe(way, recipe_of, tmp_path / "continued", warm_start={})
+    continued["backbone"] = {"family": "checkpoint", "path": str(first)}
+    with pytest.raises(RecipeError, match="has trained token embeddings"):
+        headstart.pretrain(continued, quiet=True)
