@@ -94,8 +94,8 @@ class BiLM(SizedBackbone):
         if len(vocabulary.tokens) != vocabulary.size:
             raise ArtifactError(
                 f"the vocabulary has {vocabulary.size} ids, but the spelling of {len(vocabulary.tokens)} tokens",
-                allowed="backbone.input: characters needs the spelling of every id",
-                do="Create the vocabulary with core.vocabulary.vocabulary_of, or set backbone.input to subword",
+                allowed="`backbone.input: characters` needs the spelling of every id",
+                do="Create the vocabulary with core.vocabulary.vocabulary_of, or set `backbone.input` to subword",
             )
         return character_table(vocabulary.tokens)
 

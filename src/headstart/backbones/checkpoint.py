@@ -50,9 +50,9 @@ class Checkpoint:
         """Return the folder of the checkpoint; raises if the recipe has none."""
         if self.config.path is None:
             raise RecipeError(
-                "backbone.path is missing",
+                "`backbone.path` is missing",
                 allowed="The family checkpoint needs a local Hugging Face checkpoint",
-                do="Set backbone.path",
+                do="Set `backbone.path`",
             )
         return self.config.path
 
@@ -88,8 +88,8 @@ class Checkpoint:
         longest = self.max_length()
         if longest is not None and seq_length > longest:
             raise RecipeError(
-                f"training.seq_length is {seq_length}, but {self.path} reads at most {longest} tokens",
-                do="Lower training.seq_length, or use another checkpoint",
+                f"`training.seq_length` is {seq_length}, but {self.path} reads at most {longest} tokens",
+                do="Lower `training.seq_length`, or use another checkpoint",
             )
         if self.config.grow is not None and not self.part:
             require_growth(self.config_of(), self.config.grow)
@@ -108,8 +108,8 @@ class Checkpoint:
         except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(
                 f"{folder} has no config that transformers can read ({first_line(error)})",
-                allowed="backbone.path must be a local Hugging Face checkpoint",
-                do="Restore the folder, or set backbone.path to another",
+                allowed="`backbone.path` must be a local Hugging Face checkpoint",
+                do="Restore the folder, or set `backbone.path` to another",
             ) from error
 
 
@@ -139,7 +139,7 @@ def widen(model: PreTrainedModel, size: int, pieces: Mapping[int, Sequence[int]]
             raise ArtifactError(
                 f"the network reads characters and has {model.config.vocab_size:,} tokens",
                 allowed="Tokens can be added only to a network with token embeddings",
-                do="Remove tokenizer.extend, or choose an objective without additional special tokens",
+                do="Remove `tokenizer.extend`, or choose an objective without additional special tokens",
             )
         model.resize_token_embeddings(size, mean_resizing=False)
         inputs = model.get_input_embeddings()

@@ -27,9 +27,7 @@ class EncoderDecoder(SizedBackbone):
         kind: Literal["t5", "bart"] = Field(
             "t5", description="layout of the network; t5 has relative positions, bart learned ones"
         )
-        size: SizeName = Field(
-            "mini", description=f"one of {', '.join(SIZES)}, for encoder and decoder each"
-        )
+        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}, for encoder and decoder each")
         dropout: float = Field(
             0.1, ge=0, lt=1, description="T5 and BART used 0.1; use 0 for a single pass over the text"
         )

@@ -41,18 +41,18 @@ def require_growth(config: Any, growth: Growth) -> None:
     depth = max(_depths(config).values())
     if growth.layers is not None and growth.layers < depth:
         raise RecipeError(
-            f"backbone.grow.layers is {growth.layers}, but the checkpoint has {depth} layers",
+            f"`backbone.grow.layers` is {growth.layers}, but the checkpoint has {depth} layers",
             allowed="A network cannot shrink",
-            do="Raise backbone.grow.layers, or use a smaller checkpoint",
+            do="Raise `backbone.grow.layers`, or use a smaller checkpoint",
         )
     width, kind = config.hidden_size, config.model_type
     if growth.hidden is not None and (
         kind not in _NORM_BEFORE_OUTPUT or growth.hidden < width or growth.hidden % width
     ):
         raise RecipeError(
-            f"backbone.grow.hidden is {growth.hidden}, but the checkpoint is a {kind!r} of hidden size {width}",
+            f"`backbone.grow.hidden` is {growth.hidden}, but the checkpoint is a {kind!r} of hidden size {width}",
             allowed=f"It must be a multiple of the hidden size, and the layout {' or '.join(_NORM_BEFORE_OUTPUT)}",
-            do="Change backbone.grow.hidden, or use backbone.grow.layers only",
+            do="Change `backbone.grow.hidden`, or use `backbone.grow.layers` only",
         )
 
 

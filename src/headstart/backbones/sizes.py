@@ -81,8 +81,8 @@ class SizedBackbone(ABC):
         """Return a randomly initialized model of the transformers class `auto_class` for this vocabulary."""
         if seq_length > self.config.max_length:
             raise RecipeError(
-                f"training.seq_length is {seq_length}, but backbone.max_length is {self.config.max_length}",
-                do="Lower training.seq_length or raise backbone.max_length",
+                f"`training.seq_length` is {seq_length}, but `backbone.max_length` is {self.config.max_length}",
+                do="Lower `training.seq_length` or raise `backbone.max_length`",
             )
         config = self.layout(SIZES[self.config.size].scaled(scale), vocabulary)
         config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep

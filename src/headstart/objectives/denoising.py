@@ -84,7 +84,7 @@ class Denoising(TextObjective):
         """Return a collator; its examples have no sentence starts, so sentence_shuffle has no effect."""
         if set(self.config.noise) == {"sentence_shuffle"}:
             raise RecipeError(
-                "objective.noise is only sentence_shuffle, but the examples of a collator have no sentence starts",
+                "`objective.noise` is only sentence_shuffle, but the examples of a collator have no sentence starts",
                 do="Add another noise, or pre-train with `headstart pretrain`, which detects sentences",
             )
         return super().collator(tokenizer, seed)

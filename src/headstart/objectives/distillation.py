@@ -71,8 +71,8 @@ class Distillation(MaskedLM):
         if self.config.cosine and not same_width and not self.config.hidden:
             raise RecipeError(
                 f"the hidden size of the teacher is {teacher_width}, that of the student {student_width}",
-                allowed="objective.cosine compares hidden states of equal size",
-                do="Set objective.cosine to 0, or objective.hidden above 0, which learns a projection",
+                allowed="`objective.cosine` compares hidden states of equal size",
+                do="Set `objective.cosine` to 0, or `objective.hidden` above 0, which learns a projection",
             )
         if self.config.initialise and not student.name_or_path:
             _initialize_from(student, teacher, self._pairs)
@@ -138,9 +138,9 @@ class Distillation(MaskedLM):
         path = self.config.teacher
         if path is None or not (path / "config.json").is_file():
             raise ArtifactError(
-                f"objective.teacher is {path}" + ("" if path is None else ", which has no config.json"),
+                f"`objective.teacher` is {path}" + ("" if path is None else ", which has no config.json"),
                 allowed="It must be the path of a masked-LM checkpoint",
-                do="Pre-train the larger model first, or set objective.teacher to an existing checkpoint",
+                do="Pre-train the larger model first, or set `objective.teacher` to an existing checkpoint",
             )
         teacher = AutoModelForMaskedLM.from_pretrained(str(path), dtype=torch.float32).eval().requires_grad_(False)
         if teacher.config.vocab_size != student.config.vocab_size:
@@ -148,7 +148,7 @@ class Distillation(MaskedLM):
                 f"the vocabulary size of the teacher is {teacher.config.vocab_size:,}, that of the student "
                 f"{student.config.vocab_size:,}",
                 allowed="Teacher and student must use the same tokenizer",
-                do=f"Set tokenizer.path to {path}",
+                do=f"Set `tokenizer.path` to {path}",
             )
         if self.config.attention_maps:
             for model in (teacher, student):

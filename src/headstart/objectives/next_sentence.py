@@ -37,7 +37,7 @@ class NextSentence(SentencePairs):
             raise DataError(
                 "there is no other document to take a second segment from",
                 allowed="next_sentence needs two documents; its collator needs examples with `negative_input_ids`",
-                do="Set corpus.documents so that a file contains several documents, or use sentence_order",
+                do="Set `corpus.documents` so that a file contains several documents, or use sentence_order",
             )
         length, label = min(len(second), len(negative)), int(rng.random() < 0.5)
         return first, (negative if label else second)[:length], label

@@ -64,7 +64,7 @@ class PrefixLM(TextObjective):
             raise RecipeError(
                 "some layers of the backbone use sliding-window attention",
                 allowed="prefix_lm needs full attention within the prefix",
-                do="Set backbone.max_length to 512 or less, or choose another backbone.kind",
+                do="Set `backbone.max_length` to 512 or less, or choose another `backbone.kind`",
             )
         return model
 

@@ -121,9 +121,9 @@ class SpanCorruption(TextObjective):
         spans = self.counts(length).spans
         if spans > self.config.sentinels:
             raise RecipeError(
-                f"a row of {length:,} tokens has {spans} spans, but objective.sentinels is {self.config.sentinels}",
+                f"a row of {length:,} tokens has {spans} spans, but `objective.sentinels` is {self.config.sentinels}",
                 allowed="Each span needs a sentinel",
-                do=f"Set objective.sentinels to {spans} or more, shorten the rows, or raise objective.mean_length",
+                do=f"Set `objective.sentinels` to {spans} or more, shorten the rows, or raise `objective.mean_length`",
             )
 
 

@@ -1,4 +1,4 @@
-"""What it costs that every draw is a pure function: steps with and without it, in turn, in one process."""
+"""The cost of deterministic randomness: steps with and without it alternate in one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 from .report import Found
 from .subjects import Ground
 
-# Blocks of steps alternate. Without determinism nothing is seeded, and one generator serves all rows.
+# Blocks of steps alternate. Without determinism nothing is seeded, and all rows share one generator.
 _TRAP = """
 import json, pathlib, time
 import numpy as np, torch
@@ -21,28 +21,28 @@ seeded, keyed = torch.manual_seed, masked_lm.generator
 now = {{"arm": "with", "time": None, "steps": 0}}
 torch.manual_seed = lambda number: seeded(number) if now["arm"] == "with" else None
 masked_lm.generator = lambda *identity: keyed(*identity) if now["arm"] == "with" else free
-gradients = steps.Stepper.gradients
+gradients = steps.TrainStep.gradients
 
 def timed(self, micro_batches, step, stop, clock):
-    here = time.process_time()
-    # The first step of a block still has a batch of the block before.
+    current = time.process_time()
+    # The first step of a block still reads a batch of the block before.
     if now["time"] is not None and now["steps"] % block > 1:
-        arms[now["arm"]].append(here - now["time"])
-    now["time"] = here
+        arms[now["arm"]].append(current - now["time"])
+    now["time"] = current
     now["steps"] += 1
     if now["steps"] % block == 0:
         now["arm"] = "without" if now["arm"] == "with" else "with"
     (folder / "arms.json").write_text(json.dumps(arms)) if now["steps"] == count else None
     return gradients(self, micro_batches, step, stop, clock)
 
-steps.Stepper.gradients = timed
+steps.TrainStep.gradients = timed
 """
 _BLOCK = 8
 _GOAL = 0.03
 
 
 def campaign(ground: Ground, blocks: int, seed: int = 0) -> Found:
-    """Train the quickstart's network for so many blocks of steps; the processor's time is compared, not the wall's."""
+    """Train the quickstart network for some blocks of steps, and compare CPU time, not wall time."""
     folder, notes = ground.fresh("timed"), ground.fresh("times")
     notes.mkdir()
     count = blocks * _BLOCK
@@ -57,12 +57,14 @@ def campaign(ground: Ground, blocks: int, seed: int = 0) -> Found:
     costs = {name: statistics.median(values) for name, values in arms.items()}
     excess = costs["with"] / costs["without"] - 1
     found = Found(
-        "deterministic training against the same without it", "costs at most 3 % of throughput", len(arms["with"])
+        "deterministic training compared with nondeterministic training",
+        "costs at most 3 % of throughput",
+        len(arms["with"]),
     )
     if excess > _GOAL:
         found.failures.append(f"it costs {excess:.1%}")
     times = ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in costs.items())
     found.notes = [
-        f"{excess:+.2%} of processor time a step ({times}; medians of blocks in turn, modernbert mini, 4,096 tokens)"
+        f"{excess:+.2%} CPU time per step ({times}; medians over alternating blocks, modernbert mini, 4,096 tokens)"
     ]
     return found

@@ -1,7 +1,7 @@
-"""A process that has loaded Headstart once and forks it, so that hundreds of real runs start at once.
+"""A process that has imported Headstart once and forks itself, so that hundreds of real runs start quickly.
 
-A child is the command line in a process of its own, to be killed, stopped and traced like any other; only the six
-seconds of imports are spared. `Nursery` is the client; run as a script, this file is the server.
+A child is the command line in its own process, which can be killed, stopped and traced like any other; only the six
+seconds of imports are saved. `Nursery` is the client; run as a script, this file is the server.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ class Child:
         while self.pid not in self.nursery.codes:
             if time.monotonic() > deadline:
                 os.kill(self.pid, signal.SIGKILL)
-                raise TimeoutError(f"process {self.pid} hangs: {self.said()}")
+                raise TimeoutError(f"process {self.pid} hangs: {self.output()}")
             self.nursery.listen(0.05)
         return self.nursery.codes[self.pid]
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait until the process ends or the time has passed."""
+        deadline = time.monotonic() + seconds
+        while self.is_alive and (left := deadline - time.monotonic()) > 0:
+            self.nursery.listen(left)
 
     @property
     def is_alive(self) -> bool:
@@ -44,12 +50,12 @@ class Child:
         return self.pid not in self.nursery.codes
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended in between."""
+        """Send a signal, unless the process has ended."""
         if self.is_alive:
             os.kill(self.pid, number)
 
-    def said(self) -> str:
-        """Return what it wrote to its standard streams."""
+    def output(self) -> str:
+        """Return what the process wrote to stdout and stderr."""
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
 
 
@@ -60,12 +66,12 @@ class Nursery:
         logs.mkdir(parents=True, exist_ok=True)
         self.logs, self.codes, self._count = logs, {}, 0
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        # -P: the files beside this one must not pass for modules of the standard library.
+        # -P: the files beside this one must not shadow modules of the standard library.
         command = [sys.executable, "-P", __file__]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
         )
-        self._said: list[Any] = []
+        self._messages: list[Any] = []
         self._rest = b""
         self._expect("ready")
 
@@ -80,7 +86,7 @@ class Nursery:
         self, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, code: str = "",
         limits: Mapping[str, int] | None = None,
     ) -> Child:  # fmt: skip
-        """Start the command line with some arguments; `code` is run before, in the child alone, to lay a trap."""
+        """Start the command line with some arguments; `code` runs before it, in the child only, to inject a fault."""
         self._count += 1
         log = self.logs / f"{self._count:04d}.log"
         request = {
@@ -91,10 +97,10 @@ class Nursery:
         return Child(self, self._expect("started"), log)
 
     def run(self, arguments: Sequence[str], expect: int = 0, **more: Any) -> Child:
-        """Run the command line to its end."""
+        """Run the command line and wait for its end."""
         child = self.start(arguments, **more)
         code = child.wait()
-        assert code == expect, f"left with {code}, not {expect}: {' '.join(arguments)}\n{child.said()}"
+        assert code == expect, f"exited with {code}, not {expect}: {' '.join(arguments)}\n{child.output()}"
         return child
 
     def ranks(self, arguments: Sequence[str], count: int, **more: Any) -> list[Child]:
@@ -109,10 +115,10 @@ class Nursery:
         return [self.start(arguments, environment=rank, **more) for rank in ranks]
 
     def listen(self, timeout: float) -> None:
-        """Take in what the server says: who has ended, and how."""
+        """Read the messages of the server: which processes have ended, and with which code."""
         if not select.select([self.process.stdout], [], [], timeout)[0]:
             return
-        # By hand: a buffered reader may hold lines that select does not know of.
+        # Not a buffered reader, which may hold lines that select does not report.
         piece = os.read(self.process.stdout.fileno(), 1 << 16)
         if not piece:
             raise RuntimeError("the nursery has died")
@@ -122,20 +128,20 @@ class Nursery:
             if word == "ended":
                 self.codes[values[0]] = values[1]
             else:
-                self._said.append((word, *values))
+                self._messages.append((word, *values))
 
     def _expect(self, word: str) -> Any:
         deadline = time.monotonic() + 300
-        while not self._said:
-            assert time.monotonic() < deadline, f"the nursery does not say {word!r}"
+        while not self._messages:
+            assert time.monotonic() < deadline, f"the nursery does not send {word!r}"
             self.listen(0.5)
-        said, *values = self._said.pop(0)
-        assert said == word
+        message, *values = self._messages.pop(0)
+        assert message == word
         return values[0] if values else None
 
 
 def _serve() -> None:
-    """Fork a child for each line of standard input, and say how each ends."""
+    """Fork a child for each line of standard input, and report how each ends."""
     import torch
     import transformers
 
@@ -147,7 +153,7 @@ def _serve() -> None:
     for name in ("ModernBertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "AutoModelForMaskedLM"):
         getattr(transformers, name)
     torch.set_num_threads(1)
-    _say("ready")
+    _send("ready")
     alive = True
     waiting = b""
     while alive or _children:
@@ -165,13 +171,13 @@ def _serve() -> None:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 _children.remove(pid)
-                _say("ended", pid, os.waitstatus_to_exitcode(status))
+                _send("ended", pid, os.waitstatus_to_exitcode(status))
 
 
 _children: list[int] = []
 
 
-def _say(*words: Any) -> None:
+def _send(*words: Any) -> None:
     os.write(1, (json.dumps(words) + "\n").encode())
 
 
@@ -179,7 +185,7 @@ def _fork(request: dict[str, Any]) -> None:
     pid = os.fork()
     if pid:
         _children.append(pid)
-        _say("started", pid)
+        _send("started", pid)
         return
     code = 1
     try:
@@ -192,8 +198,9 @@ def _fork(request: dict[str, Any]) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _limit(request["limits"])
         exec(compile(request["code"], "<trap>", "exec"), {})
-        # The number of ranks is read when the module is loaded.
-        sys.modules.pop("headstart.cli", None)
+        # The number of ranks is read when the command line is imported.
+        for name in [name for name in sys.modules if name.startswith("headstart.cli")]:
+            del sys.modules[name]
         from headstart.cli import main
 
         main(request["arguments"])

@@ -1,4 +1,4 @@
-"""A process of several that train together is killed: the job goes down, starts again by itself, and ends the same.
+"""One of several processes that train together is killed: the job restarts automatically and ends the same.
 
 The processes are started by the command line's own launcher, which is torch's elastic agent (torchrun).
 """
@@ -24,40 +24,36 @@ _PROCESSES = 2
 def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_lm") -> Found:
     """Kill one of two processes `count` times, at random moments from their start to the end of the run."""
     found = Found("a rank killed under torchrun, 2 ranks", "0 samples lost or doubled; the same curve")
-    chance, reference, runs = random.Random(seed), _reference(ground, subject), 0
+    rng, reference, runs = random.Random(seed), _reference(ground, subject), 0
     while found.count < count:
         folder, runs = ground.fresh("ranks"), runs + 1
         job, log = _launch(ground, subject, folder, restarts=count + 1)
-        found.count += _killing(job, folder, chance, count - found.count)
+        found.count += _kill_ranks(job, folder, rng, count - found.count)
         code = job.wait(timeout=900)
-        samples = sum("loss" in line for line in curve(folder)) if (folder / "logs").is_dir() else 0
-        if code != 0 or samples != STEPS:
-            found.failures.append(f"{folder}: left with {code} after {samples} steps: {log.read_text()[-800:]}")
+        steps = sum("loss" in line for line in curve(folder)) if (folder / "logs").is_dir() else 0
+        if code != 0 or steps != STEPS:
+            found.failures.append(f"{folder}: exited with {code} after {steps} steps: {log.read_text()[-800:]}")
         else:
             found.failures += differences(folder, reference.folder)
     found.notes = [
-        f"{runs} runs of {STEPS} steps; a curve and weights that are equal to the bit leave no room for a sample "
-        "lost or doubled"
+        f"{runs} runs of {STEPS} steps; a curve and weights that are equal to the bit exclude lost or doubled samples"
     ]
     return found
 
 
 def stopped(ground: Ground, subject: str = "masked_lm") -> Found:
-    """Send SIGTERM to the launcher of a run under way, and start it again."""
-    found, reference = Found("SIGTERM to the launcher", "saves, exits with code 75"), _reference(ground, subject)
+    """Send SIGTERM to the launcher of a run in progress, and start the run again."""
+    found, reference = Found("SIGTERM to the launcher", "saves, exits with 75"), _reference(ground, subject)
     folder = ground.fresh("launched")
     job, log = _launch(ground, subject, folder, restarts=3)
-    deadline = time.monotonic() + 240
-    while job.poll() is None and _last_step(folder) < STEPS // 3:
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+    _wait_for_step(job, folder, STEPS // 3, time.monotonic() + 240)
     job.send_signal(signal.SIGTERM)
     code, found.count = job.wait(timeout=120), 1
     if code != 75:
-        found.failures.append(f"left with {code}: {log.read_text()[-800:]}")
+        found.failures.append(f"exited with {code}: {log.read_text()[-800:]}")
     children = ground.nursery.ranks(ground.command(subject, folder), _PROCESSES)
     if any(child.wait(600) for child in children):
-        found.failures.append(f"it did not go on: {children[0].said()[-800:]}")
+        found.failures.append(f"it did not resume: {children[0].output()[-800:]}")
     else:
         found.failures += differences(folder, reference.folder)
     return found
@@ -74,29 +70,43 @@ def _launch(ground: Ground, subject: str, folder: Path, restarts: int) -> tuple[
     return job, log
 
 
-def _killing(job: subprocess.Popen[bytes], folder: Path, chance: random.Random, most: int) -> int:
-    """Kill a rank of the job after each start, while there is one; returns how many were killed."""
+def _kill_ranks(job: subprocess.Popen[bytes], folder: Path, rng: random.Random, most: int) -> int:
+    """Kill a rank of the job after each start, until the job ends; return how many were killed."""
     kills, known = 0, set[int]()
     while job.poll() is None and kills < most:
         ranks = _ranks(job.pid)
         new = [rank for rank in ranks if rank.pid not in known]
         if len(ranks) < _PROCESSES or not new:
-            time.sleep(0.05)
+            _pause(job, 0.05)
             continue
         known |= {rank.pid for rank in ranks}
-        # A third of the deaths come before training, while packages are loaded and the world assembles.
-        step = None if chance.random() < 1 / 3 else _last_step(folder) + chance.randint(1, 6)
-        deadline = time.monotonic() + chance.uniform(0, 8) if step is None else time.monotonic() + 240
-        while job.poll() is None and time.monotonic() < deadline and (step is None or _last_step(folder) < step):
-            time.sleep(0.01)
+        # A third of the kills come before training, while packages are imported and the process group forms.
+        if rng.random() < 1 / 3:
+            _pause(job, rng.uniform(0, 8))
+        else:
+            _wait_for_step(job, folder, _last_step(folder) + rng.randint(1, 6), time.monotonic() + 240)
         try:
-            victim = chance.choice(ranks)
+            victim = rng.choice(ranks)
             if job.poll() is None and victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
                 os.kill(victim.pid, signal.SIGKILL)
                 kills += 1
         except (psutil.NoSuchProcess, ProcessLookupError):
             continue
     return kills
+
+
+def _wait_for_step(job: subprocess.Popen[bytes], folder: Path, step: int, deadline: float) -> None:
+    """Poll the log of a run until a step, the end of the job or a deadline."""
+    while job.poll() is None and _last_step(folder) < step and time.monotonic() < deadline:
+        _pause(job, 0.01)
+
+
+def _pause(job: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for some time, or for the end of the job."""
+    try:
+        job.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return
 
 
 def _ranks(job: int) -> list[psutil.Process]:
@@ -123,6 +133,6 @@ def _reference(ground: Ground, subject: str) -> Reference:
         start = time.monotonic()
         children = ground.nursery.ranks(ground.command(subject, folder), _PROCESSES)
         codes = [child.wait(600) for child in children]
-        assert codes == [0] * _PROCESSES, f"{codes}: {children[0].said()[-1500:]}"
+        assert codes == [0] * _PROCESSES, f"{codes}: {children[0].output()[-1500:]}"
         ground.references[key] = Reference(folder, time.monotonic() - start)
     return ground.references[key]

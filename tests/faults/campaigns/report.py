@@ -1,4 +1,4 @@
-"""What a campaign found: so many faults, so many of them survived, and how it was done."""
+"""The result of a campaign: how many faults were injected, how many were survived, and how."""
 
 from __future__ import annotations
 

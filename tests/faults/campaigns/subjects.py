@@ -1,4 +1,4 @@
-"""The runs that are disturbed, small but with all that makes a resume hard, and how they are compared."""
+"""The runs that are disturbed: small, but with everything that makes a resume hard. And how runs are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 QUICKSTART = ROOT / "recipes" / "quickstart"
 STEPS = 16
 
-# Every step is logged, and saved if there is time: about as long is spent in saves as in steps.
+# Every step is logged, and saved if due: saves take about as long as steps.
 _COMMON = (
     "warm_start=null", "tokenizer.vocab_size=1000", "tokenizer.sample_mb=0.5", f"training.budget={STEPS} steps",
     "training.eval_count=2",
@@ -37,7 +37,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 FINETUNED = "gradual unfreezing"
-"""The subject that is fine-tuned, its layers beginning to move one after the other."""
+"""The fine-tuned subject, whose layers are unfrozen one after the other."""
 _FINETUNED = (
     "seeds=1", "compare_with=[]", "data.train_rows=100", "adaptation=gradual_unfreezing",
     f"training.budget={STEPS} steps", "training.batch_size=16", "training.micro_batch_size=8",
@@ -48,7 +48,7 @@ _FINETUNED = (
 
 @dataclass
 class Reference:
-    """An undisturbed run: its folder and how long it took."""
+    """An undisturbed run: its folder and its duration."""
 
     folder: Path
     seconds: float
@@ -56,7 +56,7 @@ class Reference:
 
 @dataclass
 class Ground:
-    """A folder to work in, the processes to work with, and the undisturbed runs, each made once."""
+    """A working folder, the process server, and the undisturbed runs, each made once."""
 
     work: Path
     nursery: Nursery
@@ -69,13 +69,13 @@ class Ground:
             model = self.reference("masked_lm").folder
             recipe = str(QUICKSTART / "finetune.yaml")
             return ["finetune", recipe, *_FINETUNED, f"model={model}", *more, f"output={output}", "--quiet"]
-        where = {"corpus": self.corpus(), "prepared": self.work / "prepared"}
-        common = [setting.format(**where) if "{" in setting else setting for setting in _COMMON]
+        paths = {"corpus": self.corpus(), "prepared": self.work / "prepared"}
+        common = [setting.format(**paths) if "{" in setting else setting for setting in _COMMON]
         recipe = str(QUICKSTART / "pretrain.yaml")
         return ["pretrain", recipe, *common, *SUBJECTS[subject], *more, f"output={output}", "--quiet"]
 
     def corpus(self) -> Path:
-        """Return a file with the beginning of the quickstart's text: preparing it all takes longer than training."""
+        """Return a file with the beginning of the quickstart text: preparing all of it takes longer than training."""
         path = self.work / "text.txt"
         if not path.exists():
             import gzip
@@ -89,7 +89,7 @@ class Ground:
         key = (subject, *more)
         if key not in self.references:
             folder = self.fresh(f"{subject}-undisturbed")
-            # Once for the text to be prepared, and once to take the time.
+            # The first run prepares the text; the second is timed.
             for _ in range(1 if self.references else 2):
                 folder = self.fresh(f"{subject}-undisturbed")
                 start = time.monotonic()
@@ -105,20 +105,20 @@ class Ground:
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    """Return everything of a run's curve, or of its cells' curves, that does not depend on the clock."""
+    """Return everything in the curves of a run or its cells that does not depend on the clock."""
     paths = sorted((folder / "logs").rglob("metrics.jsonl"))
     lines = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
 def differences(folder: Path, reference: Path) -> list[str]:
-    """Say in what two finished runs differ, to the bit; empty if in nothing."""
+    """Return how two finished runs differ, to the bit; empty if they are identical."""
     if not (folder / "headstart.json").is_file():
         return [f"{folder} is not finished"]
     found: list[str] = []
-    for place, (ours, theirs) in enumerate(zip_longest(curve(folder), curve(reference))):
-        if ours != theirs:
-            found.append(f"{folder}: the curve differs from line {place + 1}: {ours}, {theirs}")
+    for number, (line, expected) in enumerate(zip_longest(curve(folder), curve(reference)), start=1):
+        if line != expected:
+            found.append(f"{folder}: the curve differs from line {number}: {line}, expected {expected}")
             break
     names = [path.name for path in reference.glob("*.safetensors")]
     assert names, "nothing to compare"

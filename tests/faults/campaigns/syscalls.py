@@ -1,7 +1,7 @@
-"""`kill -9` at each system call of one save: strace stops the process at the call's entry and delivers SIGKILL there.
+"""`kill -9` at each system call of one save: strace delivers SIGKILL at the entry of the call.
 
-The process is stopped just before the save, strace is attached to it, and it goes on. What is traced is the thread that
-saves. Death at the entry of each call is death between every two effects that a save has on the disk.
+The process stops itself just before the save, strace is attached to it, and it continues. The traced thread is the one
+that saves. A kill at the entry of each call covers every state of the disk between two effects of a save.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from pathlib import Path
 from .report import Found
 from .subjects import Ground
 
-# A run of a toy with two good checkpoints; a third is saved, and the oldest removed.
+# A toy run with two good checkpoints; a third is saved, and the oldest is removed.
 _SAVE = """
 import os, signal, sys, pathlib, torch
-from headstart.training import checkpoint
-from headstart.training.checkpoint import Progress
+from headstart.training.checkpoint import CheckpointStore, Progress, TrainState
 folder = pathlib.Path({folder!r})
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
 optimizer = torch.optim.AdamW(module.parameters())
+store = CheckpointStore(folder, "run", keep=2)
 
 def advance(step):
     module(torch.ones(1, 8)).sum().backward()
     optimizer.step()
-    return Progress(step=step)
+    return TrainState(module, optimizer, Progress(step=step))
 
 def restored():
-    found = checkpoint.restore(folder, module, optimizer, "run")
-    return found[0].step if found else 0
+    result = store.restore(module, optimizer)
+    return result.progress.step if result else 0
 """
 _FIRST = (
     _SAVE
     + """
 for step in (1, 2):
-    checkpoint.save(folder, module, optimizer, advance(step), {{}}, "run", keep=2)
+    store.save(advance(step))
 os._exit(0)
 """
 )
@@ -50,19 +50,19 @@ _THIRD = (
     _SAVE
     + """
 assert restored() == 2
-progress = advance(3)
+state = advance(3)
 os.kill(os.getpid(), signal.SIGSTOP)
-checkpoint.save(folder, module, optimizer, progress, {{}}, "run", keep=2)
+store.save(state)
 os._exit(0)
 """
 )
-# It goes on from the second checkpoint or the third, and a save after that succeeds and leaves nothing behind.
+# The run resumes from the second checkpoint or the third, and the next save succeeds and leaves no other files.
 _CHECK = (
     _SAVE
     + """
 step = restored()
 assert step in (2, 3), step
-checkpoint.save(folder, module, optimizer, advance(4), {{}}, "run", keep=2)
+store.save(advance(4))
 left = sorted(path.name for path in folder.iterdir())
 assert left == [f"step-{{step:09d}}", "step-000000004"], left
 assert restored() == 4
@@ -72,7 +72,7 @@ os._exit(step)
 
 
 def available() -> bool:
-    """Say whether strace is there and may attach to a process."""
+    """Return True if strace is installed and may attach to a process."""
     if shutil.which("strace") is None:
         return False
     sleeper = subprocess.Popen(["sleep", "30"])
@@ -91,44 +91,44 @@ def available() -> bool:
 
 
 def campaign(ground: Ground, count: int | None = None, seed: int = 0) -> Found:
-    """Kill a save at each of its system calls, or at `count` of them: each kind once, then others by chance."""
+    """Kill a save at each of its system calls, or at `count` of them: each kind once, then random ones."""
     found = Found("`kill -9` at each system call of one save (strace's inject)", "0 unreadable runs")
     good = ground.fresh("saves")
     good.mkdir()
     ground.nursery.run([], code=_FIRST.format(folder=str(good)))
     calls = _calls(ground, good)
-    chosen = list(range(len(calls)))
+    selected = list(range(len(calls)))
     if count is not None:
-        kinds = {name: place for place, (name, _) in reversed(list(enumerate(calls)))}
-        rest = [place for place in chosen if place not in kinds.values()]
-        chosen = [*kinds.values(), *random.Random(seed).sample(rest, max(0, min(len(rest), count - len(kinds))))]
+        kinds = {name: index for index, (name, _) in reversed(list(enumerate(calls)))}
+        rest = [index for index in selected if index not in kinds.values()]
+        selected = [*kinds.values(), *random.Random(seed).sample(rest, max(0, min(len(rest), count - len(kinds))))]
     resumed: Counter[int] = Counter()
-    for place in chosen:
-        name, number = calls[place]
+    for index in selected:
+        name, number = calls[index]
         folder = ground.fresh("killed-save")
         shutil.copytree(good, folder)
         code = _traced(ground, folder, f"inject={name}:signal=KILL:when={number}")
         found.count += 1
         if code != -signal.SIGKILL:
-            found.failures.append(f"call {place}, {name} {number}: the save was not killed, but left with {code}")
+            found.failures.append(f"call {index}, {name} {number}: the save was not killed, but exited with {code}")
             continue
         check = ground.nursery.start([], code=_CHECK.format(folder=str(folder)))
         step = check.wait()
         resumed[step] += 1
         if step not in (2, 3):
-            found.failures.append(f"killed at call {place}, {name} {number}: {check.said()[-600:]}")
+            found.failures.append(f"killed at call {index}, {name} {number}: {check.output()[-600:]}")
         shutil.rmtree(folder)
-    kinds_of_all, kinds_hit = ({calls[place][0] for place in places} for places in (range(len(calls)), chosen))
+    kinds_of_all, kinds_hit = ({calls[index][0] for index in indices} for indices in (range(len(calls)), selected))
     found.notes = [
         f"a save makes {len(calls)} calls of {len(kinds_of_all)} kinds; "
-        f"killed at {len(chosen)} of {len(kinds_hit)} kinds",
-        f"{resumed[2]} went on from the checkpoint before, {resumed[3]} from the new one",
+        f"killed at {len(selected)} of {len(kinds_hit)} kinds",
+        f"{resumed[2]} resumed from the checkpoint before, {resumed[3]} from the new one",
     ]
     return found
 
 
 def _calls(ground: Ground, good: Path) -> list[tuple[str, int]]:
-    """Return the calls of an undisturbed save in their order, each with its number among those of its name."""
+    """Return the system calls of an undisturbed save in order, each with its number among the calls of its name."""
     folder = ground.fresh("traced-save")
     shutil.copytree(good, folder)
     trace = ground.work / "trace.txt"
@@ -146,7 +146,7 @@ def _calls(ground: Ground, good: Path) -> list[tuple[str, int]]:
 
 
 def _traced(ground: Ground, folder: Path, expression: str, more: list[str] | None = None) -> int:
-    """Save under strace, and return the code that the saving process left with."""
+    """Save under strace, and return the exit code of the saving process."""
     child = ground.nursery.start([], code=_THIRD.format(folder=str(folder)))
     _wait_until(lambda: _state(child.pid) == "T" or not child.is_alive)
     tracer = subprocess.Popen(
@@ -171,6 +171,7 @@ def _state(pid: int) -> str:
 
 
 def _wait_until(condition) -> None:
+    """Poll a condition: the kernel reports the stop of a process to its parent only, which is the nursery."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline

@@ -129,12 +129,12 @@ def test_too_long_rows_raise(saved, family, kind, longest):
     assert one.max_length() == longest
     one.build(vocabulary(), longest or 9999, HEADS[family])
     if longest:
-        with pytest.raises(RecipeError, match=rf"seq_length is {longest + 1}, but .* reads at most {longest} tokens"):
+        with pytest.raises(RecipeError, match=rf"seq_length` is {longest + 1}, but .* reads at most {longest} tokens"):
             one.build(vocabulary(), longest + 1, HEADS[family])
 
 
 def test_checkpoint_that_cannot_be_loaded_raises(saved, tmp_path):
-    with pytest.raises(RecipeError, match=r"backbone\.path is missing"):
+    with pytest.raises(RecipeError, match=r"backbone\.path` is missing"):
         Checkpoint(Checkpoint.Config()).build(vocabulary(), 32, "AutoModelForMaskedLM")
     with pytest.raises(ArtifactError, match="has no config that transformers can read"):
         backbone(tmp_path).build(vocabulary(), 32, "AutoModelForMaskedLM")

@@ -59,7 +59,7 @@ def test_every_kind_reads_rows_up_to_max_length(kind):
     assert logits.shape == (2, 64, 300)
     assert logits.isfinite().all()
     with pytest.raises(
-        RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"
+        RecipeError, match=r"seq_length` is 65, but `backbone\.max_length` is 64.*raise `backbone\.max_length`"
     ):
         build("tiny", kind, seq_length=65, max_length=64)
 

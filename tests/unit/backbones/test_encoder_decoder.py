@@ -60,7 +60,7 @@ def test_every_kind_reads_rows_up_to_max_length(kind):
     assert actual.shape == (2, 32, 300)
     assert actual.isfinite().all()
     with pytest.raises(
-        RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64.*raise backbone\.max_length"
+        RecipeError, match=r"seq_length` is 65, but `backbone\.max_length` is 64.*raise `backbone\.max_length`"
     ):
         build("tiny", kind, seq_length=65, max_length=64)
 
@@ -230,5 +230,6 @@ def test_unknown_size_or_kind_raises():
 def test_sharding_tied_layers_raises(kind):
     """Shared embeddings are sharded once; tied layers would silently be separated."""
     require_untied(build("tiny", kind))
-    with pytest.raises(RecipeError, match=r"share weights, and training\.parallel is fsdp.*backbone\.tie to false"):
+    message = r"training\.parallel` is fsdp, but layers .* share weights.*backbone\.tie` to false"
+    with pytest.raises(RecipeError, match=message):
         require_untied(build("tiny", kind, tie=True))

@@ -78,7 +78,7 @@ def test_local_and_global_attention_keep_alternating():
 
 
 def test_fewer_layers_raise():
-    with pytest.raises(RecipeError, match=r"grow\.layers is 1, but the checkpoint has 2 layers.*cannot shrink"):
+    with pytest.raises(RecipeError, match=r"grow\.layers` is 1, but the checkpoint has 2 layers.*cannot shrink"):
         grow(small(Encoder, "bert"), Growth(layers=1))
 
 
@@ -119,6 +119,6 @@ def test_grow_in_width_and_depth(tmp_path):
 @pytest.mark.parametrize(("kind", "hidden"), [("bert", 200), ("bert", 64), ("modernbert", 256), ("electra", 256)])
 def test_invalid_widths_and_layouts_raise(kind, hidden):
     with pytest.raises(
-        RecipeError, match=rf"grow\.hidden is {hidden}, but the checkpoint is a '{kind}' of hidden size 128"
+        RecipeError, match=rf"grow\.hidden` is {hidden}, but the checkpoint is a '{kind}' of hidden size 128"
     ):
         grow(small(Encoder, kind), Growth(hidden=hidden))

@@ -43,7 +43,7 @@ def test_base_has_the_published_number_of_parameters():
 
 
 def test_too_long_rows_and_unknown_sizes_raise():
-    with pytest.raises(RecipeError, match=r"seq_length is 65, but backbone\.max_length is 64"):
+    with pytest.raises(RecipeError, match=r"seq_length` is 65, but `backbone\.max_length` is 64"):
         build(seq_length=65, max_length=64)
     with pytest.raises(ValidationError, match="one of tiny, mini"):
         XLNet.Config(size="huge")

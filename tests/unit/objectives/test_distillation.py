@@ -138,7 +138,7 @@ def test_a_projection_is_learned_if_widths_differ(teacher, batch, tiny_tokenizer
 
 
 def test_invalid_teacher_raises(teacher, tiny_tokenizer, tmp_path):
-    with pytest.raises(ArtifactError, match=r"objective\.teacher is None"):
+    with pytest.raises(ArtifactError, match=r"objective\.teacher` is None"):
         Distillation().assemble(lambda auto: build(tiny_tokenizer))
     model = build(tiny_tokenizer)
     model.resize_token_embeddings(model.config.vocab_size + 8)

@@ -208,7 +208,7 @@ def test_sliding_window_attention_raises():
     def make(auto_class, part="", scale=1.0, **changes):
         return Decoder(Decoder.Config(size="tiny", max_length=1024)).build(synthetic_vocabulary(), 32, auto_class)
 
-    with pytest.raises(RecipeError, match=r"sliding-window attention.*backbone\.max_length to 512 or less"):
+    with pytest.raises(RecipeError, match=r"sliding-window attention.*backbone\.max_length` to 512 or less"):
         PrefixLM(family="decoder").assemble(make)
 
 

@@ -208,10 +208,10 @@ def test_only_sentinels_are_predicted_in_a_row_of_unknown_tokens():
 
 
 def test_more_spans_than_sentinels_raise():
-    message = r"has 101 spans, but objective\.sentinels is 100.*[Ss]et objective\.sentinels to 101"
+    message = r"has 101 spans, but `objective\.sentinels` is 100.*[Ss]et `objective\.sentinels` to 101"
     with pytest.raises(RecipeError, match=message):
         SpanCorruption().corrupt(synthetic_rows(1, 2020), synthetic_vocabulary(SpanCorruption()), 0)
-    with pytest.raises(RecipeError, match=r"objective\.sentinels is 100"):
+    with pytest.raises(RecipeError, match=r"objective\.sentinels` is 100"):
         SpanCorruption().row_shape(2048)
     assert SpanCorruption(sentinels=114).row_shape(2048).length == 2274
 

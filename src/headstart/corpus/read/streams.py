@@ -33,7 +33,7 @@ class Fault:
 
 
 class Line(NamedTuple):
-    """One line including its line end, and its offset in the decompressed stream; `fault` states why it has no bytes."""
+    """One line with its line end, and its offset in the decompressed stream; `fault` states why it has no bytes."""
 
     offset: int
     raw: bytes

@@ -194,7 +194,7 @@ def test_the_keys_of_a_filled_recipe_are_stable(way, recipe_of):
     ("change", "words"),
     [
         ({"objective": {"name": "causal_lm"}}, r"does not train .*, which is a 'bert' of the family encoder"),
-        ({"backbone": {"family": "checkpoint"}}, r"backbone\.path is missing"),
+        ({"backbone": {"family": "checkpoint"}}, r"backbone\.path` is missing"),
         ({"backbone": {"family": "checkpoint", "path": "nowhere"}}, r"backbone\.path is 'nowhere', but there is no"),
         ({"backbone": "encoder", "tokenizer": {"extend": 9}}, r"extend is 9, but there is no tokenizer to extend"),
     ],

@@ -95,7 +95,7 @@ def test_held_out_rows_have_the_first_length(uninterrupted, way):
 
 def test_the_model_must_read_the_longest_rows(way, recipe_of, tmp_path):
     wrong = recipe(way, recipe_of, tmp_path / "x", seq_length=[PHASES[0], {"length": 1024, "share": 0.5}])
-    with pytest.raises(RecipeError, match=r"seq_length is 1024, but backbone\.max_length is 512"):
+    with pytest.raises(RecipeError, match=r"seq_length` is 1024, but `backbone\.max_length` is 512"):
         headstart.pretrain(wrong, quiet=True)
 
 
