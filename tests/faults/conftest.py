@@ -1,4 +1,4 @@
-"""The nursery and the undisturbed runs, which the tests of this folder share."""
+"""The process server and the undisturbed runs that the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# The campaigns are a package of their own, which `run.py` uses too.
+# The campaigns are a package, which `run.py` imports too.
 sys.path.insert(0, str(Path(__file__).parent))
 
 

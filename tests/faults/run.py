@@ -1,8 +1,8 @@
-"""The whole number of faults, by one command; the figures go to docs/results/reliability.md.
+"""Inject the full number of faults with one command; the figures are written to docs/results/reliability.md.
 
 python tests/faults/run.py                 everything (about two hours on two cores)
-python tests/faults/run.py kills ranks     some of it; the other rows of the page stay
-python tests/faults/run.py --share 0.05    a twentieth of it, to try; nothing is written
+python tests/faults/run.py kills ranks     some campaigns; the other rows of the page stay
+python tests/faults/run.py --share 0.05    a twentieth, to try it; nothing is written
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from campaigns.subjects import Ground
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "reliability.md"
 RECORDS = PAGE.with_suffix(".json")
-# What the table of the page holds, in its order: the campaign and its number of faults.
+# The rows of the page in order: the campaign and its number of faults.
 CAMPAIGNS: dict[str, tuple[Callable[[Ground, int], Found], int]] = {
     "kills": (kills.campaign, 200),
     "syscalls": (lambda ground, count: syscalls.campaign(ground, None if count == 10_000 else count), 10_000),
@@ -56,9 +56,9 @@ CAMPAIGNS: dict[str, tuple[Callable[[Ground, int], Found], int]] = {
 }
 _HEAD = """# Reliability
 
-What a run survives, tried on real processes. Every run has dropout, random masks, shuffling and accumulation; the subjects are masked_lm (modernbert, two row lengths), causal_lm (gpt2, Muon), a mixture of span corruption and prefix LM on T5, and a fine-tuning by gradual unfreezing. "Bit-identical" compares every line of the curve, and the files of the weights, with those of an undisturbed run.
+Faults that a run survives, injected into real processes. Every run has dropout, random masks, shuffling and gradient accumulation. The subjects are masked_lm (modernbert, two row lengths), causal_lm (gpt2, Muon), a mixture of span corruption and prefix LM on T5, and a fine-tuning run with gradual unfreezing. "Bit-identical" means that every line of the curve and the weight files equal those of an undisturbed run.
 
-`python tests/faults/run.py` repeats it; a few of each are part of the test suite (`tests/faults/test_faults.py`).
+`python tests/faults/run.py` repeats them; a few of each are part of the test suite (`tests/faults/test_faults.py`).
 
 | fault | tried | survived | goal | how |
 |---|---|---|---|---|
@@ -66,17 +66,17 @@ What a run survives, tried on real processes. Every run has dropout, random mask
 
 
 def main() -> None:
-    """Run the campaigns that are named, or all, and write the page."""
+    """Run the named campaigns, or all, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"which: {', '.join(CAMPAIGNS)}")
+    parser.add_argument("names", nargs="*", help=f"any of: {', '.join(CAMPAIGNS)}")
     parser.add_argument(
-        "--share", type=float, default=1.0, help="share of the whole number; below 1 nothing is written"
+        "--share", type=float, default=1.0, help="fraction of the full number; below 1 nothing is written"
     )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     unknown = set(given.names) - set(CAMPAIGNS)
     if unknown:
-        parser.error(f"there is no campaign {', '.join(sorted(unknown))}")
+        parser.error(f"unknown campaign: {', '.join(sorted(unknown))}")
     work = Path(tempfile.mkdtemp(prefix="headstart-faults-"))
     failed = False
     with Nursery(work / "logs") as nursery:
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _write(name: str, found: Found) -> None:
-    """Put one row into the page, beside those that were measured before."""
+    """Add one row to the page, which keeps the rows measured before."""
     records = json.loads(RECORDS.read_text(encoding="utf-8")) if RECORDS.is_file() else {}
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     records[name] = asdict(found) | {"date": date.today().isoformat(), "machine": machine}

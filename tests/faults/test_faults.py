@@ -1,4 +1,4 @@
-"""A few faults of every kind; `python tests/faults/run.py` does the whole number and writes the figures down."""
+"""A few faults of every kind; `python tests/faults/run.py` injects the full number and records the figures."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ def assert_survived(found, count: int) -> None:
 
 
 @pytest.mark.parametrize("subject", ["masked_lm", "causal_lm", "encoder-decoder", "gradual unfreezing"])
-def test_killed_at_random_moments_a_run_ends_as_an_undisturbed_one(ground, subject):
+def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(ground, subject):
     from campaigns import kills
 
     assert_survived(kills.campaign(ground, 2, seed=len(subject), subjects=(subject,)), 2)
 
 
-def test_killed_at_a_system_call_of_a_save_a_run_is_readable(ground):
+def test_a_run_killed_at_a_system_call_of_a_save_is_readable(ground):
     from campaigns import syscalls
 
     if not syscalls.available():
-        pytest.skip("strace is missing or may not attach; install it to kill a save at its system calls")
+        pytest.skip("strace is missing or may not attach; install it to run this")
     assert_survived(syscalls.campaign(ground, 40), 40)
 
 
-def test_what_was_altered_in_a_checkpoint_is_caught(ground):
+def test_damage_to_a_checkpoint_is_detected(ground):
     from campaigns import corruption
 
     assert_survived(corruption.campaign(ground, 200), 200)
 
 
-def test_bad_numbers_change_nothing(ground):
+def test_nan_and_inf_change_nothing(ground):
     from campaigns import bad_numbers
 
     assert_survived(bad_numbers.campaign(ground, 18), 18)
 
 
-def test_a_rank_that_dies_takes_the_job_down_and_the_launcher_brings_it_back(ground):
+def test_the_launcher_restarts_a_job_after_a_rank_was_killed(ground):
     from campaigns import ranks
 
     assert_survived(ranks.campaign(ground, 1), 1)
 
 
-def test_asked_to_stop_the_launcher_lets_its_ranks_save_and_says_go_on(ground):
+def test_on_sigterm_the_launcher_lets_its_ranks_save_and_exits_with_75(ground):
     from campaigns import ranks
 
     assert_survived(ranks.stopped(ground), 1)
 
 
-def test_other_worlds_and_workers_read_the_same_batches(ground):
+def test_other_numbers_of_processes_and_workers_read_the_same_batches(ground):
     from campaigns import worlds
 
     assert_survived(worlds.campaign(ground, workers=(1,)), 4)
 
 
-def test_asked_to_stop_a_run_loses_nothing(ground):
+def test_a_terminated_run_loses_nothing(ground):
     from campaigns import signals
 
     assert_survived(signals.terminated(ground, 2), 2)
 
 
-def test_paused_and_under_a_jumping_clock_a_run_loses_nothing(ground):
+def test_a_paused_run_and_a_run_under_a_jumping_clock_lose_nothing(ground):
     from campaigns import signals
 
     assert_survived(signals.paused(ground, 3), 3)
     assert_survived(signals.jumping_clock(ground, 1), 1)
 
 
-def test_on_a_full_disk_the_last_checkpoint_stays_good(ground):
+def test_the_last_checkpoint_survives_a_full_disk(ground):
     from campaigns import full_disk
 
     if not full_disk.available(ground):
-        pytest.skip("no tmpfs may be mounted here; run as root to fill a disk")
+        pytest.skip("a tmpfs cannot be mounted; run as root to fill a disk")
     assert_survived(full_disk.campaign(ground, 2), 2)
 
 

@@ -10,7 +10,7 @@ from headstart.core import artifact
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file; a last line torn by a crash is left out, and so is a missing file."""
+    """Return the objects of a JSON Lines file, without a last line cut off by a crash; empty if there is no file."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

@@ -1,1 +1,1 @@
-"""Faults, one file each, that a run must survive; the tests do a few of each, `run.py` the whole number."""
+"""Faults that a run must survive, one file each; the tests inject a few of each, `run.py` the full number."""

@@ -47,6 +47,7 @@ def stopped(ground: Ground, subject: str = "masked_lm") -> Found:
     folder = ground.fresh("launched")
     job, log = _launch(ground, subject, folder, restarts=3)
     _wait_for_step(job, folder, STEPS // 3, time.monotonic() + 240)
+    assert job.poll() is not None or _last_step(folder) >= STEPS // 3, log.read_text()
     job.send_signal(signal.SIGTERM)
     code, found.count = job.wait(timeout=120), 1
     if code != 75:

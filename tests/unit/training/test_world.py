@@ -55,8 +55,8 @@ def train(folder, given):
 
     with joined() as world:
         learner = Learner(size=size, dropout=dropout)
-        tell = toy["At"](announce, lambda: os.write(1, b"announced\\n"))
-        callbacks = [MetricsFileCallback(), tell] if world.is_main else []
+        announcer = toy["At"](announce, lambda: os.write(1, b"announced\\n"))
+        callbacks = [MetricsFileCallback(), announcer] if world.is_main else []
         loop = toy["loop_of"](folder, learner, *callbacks, world=world, **given)
         loop.restore()
         result = {"stopped": False, "resumed": loop.progress.step}

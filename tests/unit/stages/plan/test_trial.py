@@ -48,7 +48,7 @@ def test_a_busy_machine_is_reported(way, recipe_of, cores, shown):
     assert ("busy machine" in plan.render({**forecast, "cores": cores})) == shown
 
 
-def test_cpu_time_says_nothing_about_a_gpu():
+def test_cpu_time_does_not_apply_to_a_gpu():
     watch = trial.Stopwatch(clock=[0.0, 1.0, 2.0], cpu_time=[0.0, 0.1, 0.2], tokens=[0, 1, 2])
     assert trial.core_fraction(watch, 0, "cpu") < 1.0
     assert trial.core_fraction(watch, 0, "cuda") == 1.0
