@@ -116,5 +116,5 @@ def test_the_contract_tests_cover_an_installed_plugin(plugin):
     arguments = ("-k", "half_hidden and modernbert and (protocol or weight)", "-v", "-p", "no:cacheprovider")
     result = python(code, suite, f"--rootdir={ROOT}", "-c", ROOT / "pyproject.toml", *arguments, extra_path=plugin)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "test_it_keeps_the_protocol[half_hidden-encoder-modernbert] PASSED" in result.stdout
+    assert "test_implements_the_protocol[half_hidden-encoder-modernbert] PASSED" in result.stdout
     assert "2 passed" in result.stdout

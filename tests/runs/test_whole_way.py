@@ -223,7 +223,7 @@ def test_plan_forecasts_and_writes_nothing(name, request, headstart, tmp_path):
     run = request.getfixturevalue(name)
     output = tmp_path / "planned"
     printed = headstart("plan", str(run.folder / "recipe.yaml"), f"output={output}").stdout
-    assert re.search(r"speed here +[\d,]+ tokens a second", printed)
+    assert re.search(r"speed here +[\d,]+ tokens per second", printed)
     assert re.search(r"forecast +.* tokens, .* FLOPs, .* kWh", printed)
     assert not output.exists()
     if name == "pretrained":
