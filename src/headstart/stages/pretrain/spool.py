@@ -45,7 +45,7 @@ class TextSpool:
 
     def record(self, name: str, documents: Iterator[tuple[str, Document]], receipt: Receipt) -> Iterator[str]:
         """Write the documents of a corpus to the spool and yield the text of those to train on."""
-        writers = {split: _Writer(self._path(name, split)) for split in SPLITS}
+        writers = {split: _SplitWriter(self._path(name, split)) for split in SPLITS}
         try:
             for split, document in documents:
                 writers[split].write(document.text)
@@ -67,7 +67,7 @@ class TextSpool:
         return self.folder / f"{name}-{split}.arrow"
 
 
-class _Writer:
+class _SplitWriter:
     """Collects texts into record batches of about 1 MB and writes them with zstd."""
 
     def __init__(self, path: Path) -> None:

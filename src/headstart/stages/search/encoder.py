@@ -21,7 +21,7 @@ _PLAIN = frozenset({"bert", "distilbert", "electra", "modernbert", "mpnet", "rob
 """Model types that sentence-transformers opens with `AutoModel` and no further settings."""
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """What an embedder needs of a model."""
 
     tokenizer: Any
@@ -36,7 +36,7 @@ class Encoder(Protocol):
         ...
 
 
-def open_encoder(folder: Path, device: torch.device, dtype: torch.dtype) -> Encoder:
+def open_encoder(folder: Path, device: torch.device, dtype: torch.dtype) -> TextEncoder:
     """Load a folder with transformers alone if it is a plain encoder, otherwise with sentence-transformers."""
     if is_mean_pooled(folder):
         return MeanPoolingEncoder(folder, device, dtype)

@@ -13,7 +13,7 @@ from headstart.studies.grid import Context
 from headstart.studies.judge.results import CellScore, Results
 
 SCORE = "score"
-"""Stands in a contrast for the task's first metric."""
+"""The word that names the task's first metric in a contrast."""
 
 
 class Resamples:
