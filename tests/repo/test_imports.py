@@ -30,7 +30,7 @@ def lint(python_path: Path) -> subprocess.CompletedProcess[str]:
 def copy(tmp_path: Path) -> Path:
     """The package as installed, in a folder where it may be spoilt."""
     source = Path(headstart.__file__).parent
-    shutil.copytree(source, tmp_path / "headstart", ignore=shutil.ignore_patterns("__pycache__", "recipes"))
+    shutil.copytree(source, tmp_path / "headstart", ignore=shutil.ignore_patterns("__pycache__", "shipped"))
     return tmp_path
 
 

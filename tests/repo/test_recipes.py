@@ -71,12 +71,14 @@ def test_every_set_that_is_not_shipped_is_described():
     assert found and not sorted(name for name in found if f"| `{name}` |" not in described)
 
 
-def test_the_wheel_carries_the_recipes():
+@pytest.mark.parametrize("folder", ["recipes", "studies"])
+def test_the_wheel_carries_recipes_and_studies(folder):
     package = Path(headstart.__file__).resolve().parent
     if package.is_relative_to(ROOT / "src"):
         pytest.skip("headstart is imported from src; un-skipped against an installed wheel, as .ci/run does")
-    ours = {p.relative_to(ROOT / "recipes"): p.read_bytes() for p in (ROOT / "recipes").rglob("*") if kept(p)}
-    shipped = {p.relative_to(package / "recipes"): p.read_bytes() for p in (package / "recipes").rglob("*") if kept(p)}
+    ours, shipped = ({p.relative_to(top): p.read_bytes() for p in top.rglob("*") if kept(p)} for top in (
+        ROOT / folder, package / "shipped" / folder
+    ))  # fmt: skip
     assert ours.keys() == shipped.keys()
     assert ours == shipped
 
