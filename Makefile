@@ -2,7 +2,7 @@ PYTHON ?= python
 .DEFAULT_GOAL := help
 .PHONY: help install lint format types imports test fast coverage ci lowest constraints data quickstart faults docs clean
 
-help:        ## list these habits
+help:        ## list the targets
 	@grep -E '^[a-z]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 install:     ## install the package in place with the development tools
 	$(PYTHON) -m pip install -c .ci/constraints.txt -e '.[dev]'
