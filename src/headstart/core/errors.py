@@ -38,7 +38,8 @@ class ResourceError(HeadstartError):
 
 def error_from_dict(fields: Mapping[str, str]) -> HeadstartError:
     """Return the error that another process serialized with `to_dict`."""
-    kind: type[HeadstartError] = globals()[fields["kind"]]
+    kinds = {kind.__name__: kind for kind in (RecipeError, DataError, ArtifactError, ResourceError)}
+    kind = kinds.get(fields["kind"], HeadstartError)
     return kind(fields["found"], allowed=fields["allowed"], do=fields["do"])
 
 
