@@ -119,7 +119,7 @@ def said(follow: Follow) -> dict[str, str]:
 
 def test_the_new_objective_is_listed_with_its_help_and_paper(said):
     (line,) = [line for line in said["headstart list"].splitlines() if line.startswith("word_order")]
-    assert "Put the tokens of shuffled spans back in their order" in line
+    assert "Restore the order of the tokens in shuffled spans" in line
     assert line.endswith("[Wang et al. 2020, StructBERT]")
 
 
