@@ -15,9 +15,8 @@ from headstart.cli.options import (
     Json,
     Quiet,
     Recipe,
-    is_finished,
-    note_finished,
     require_readable,
+    run_and_show,
     show,
     show_log,
     show_recipe,
@@ -63,10 +62,7 @@ def build(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry
     from headstart.corpus.datasheet import inspection
     from headstart.stages.corpus import run as stage
 
-    before = is_finished(filled.output)
-    folder = stage.run(filled, quiet)
-    note_finished(before, folder)
-    show(inspection.render_stats(inspection.stats(folder)))
+    run_and_show(stage.run, lambda folder: inspection.render_stats(inspection.stats(folder)), filled, quiet)
 
 
 @app.command()

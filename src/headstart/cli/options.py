@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +52,14 @@ def show_recipe(recipe: BaseModel) -> None:
 def is_finished(folder: Path) -> bool:
     """True if a run was finished before this command started."""
     return artifact.is_complete(folder)
+
+
+def run_and_show(run: Callable[[Any, bool], Path], summary: Callable[[Path], str], recipe: Any, quiet: bool) -> None:
+    """Run a verb with its filled recipe and print the summary of its output folder."""
+    before = is_finished(recipe.output)
+    folder = run(recipe, quiet)
+    note_finished(before, folder)
+    show(summary(folder))
 
 
 def note_finished(before: bool, folder: Path) -> None:

@@ -14,9 +14,8 @@ from headstart.cli.options import (
     Json,
     Quiet,
     Recipe,
-    is_finished,
-    note_finished,
     require_readable,
+    run_and_show,
     show,
     show_log,
     show_recipe,
@@ -39,10 +38,7 @@ def index(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry
     # Imported here: torch and transformers take seconds, and a wrong recipe is refused without them.
     from headstart.stages.search import index as stage
 
-    before = is_finished(filled.output)
-    folder = stage.run(filled, quiet)
-    note_finished(before, folder)
-    show(stage.summary(folder))
+    run_and_show(stage.run, stage.summary, filled, quiet)
 
 
 def search(

@@ -17,6 +17,7 @@ from headstart.cli.options import (
     note_finished,
     require_one_process,
     require_readable,
+    run_and_show,
     show,
     show_log,
     show_recipe,
@@ -69,10 +70,7 @@ def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, 
         return
     from headstart.stages.finetune import run as stage
 
-    before = is_finished(filled.output)
-    folder = stage.run(filled, quiet)
-    note_finished(before, folder)
-    show(stage.summary(folder))
+    run_and_show(stage.run, stage.summary, filled, quiet)
 
 
 def add_to(app: typer.Typer) -> None:
