@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -14,12 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def make_help() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_help", ROOT / "docs" / "make_help.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def make_help(load_script) -> ModuleType:
+    return load_script("docs/make_help.py")
 
 
 def test_help_page_equals_the_command_line(make_help):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -18,13 +16,8 @@ NAMED = re.compile(r"HEADSTART_DATA[^}]*\}/((?:tasks|corpora|vectors)/[\w/-]*[\w
 
 
 @pytest.fixture(scope="module")
-def data() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipes_data", ROOT / "recipes" / "data.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def data(load_script) -> ModuleType:
+    return load_script("recipes/data.py")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def make_tree() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_tree", ROOT / "docs" / "make_tree.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def make_tree(load_script) -> ModuleType:
+    return load_script("docs/make_tree.py")
 
 
 @pytest.fixture(scope="module")
