@@ -1,6 +1,6 @@
-"""Pre-training steps with the allocator's settings that `headstart` starts itself with, against glibc's own.
+"""Speed of pre-training steps with the allocator settings that `headstart` starts with, against glibc's defaults.
 
-Each turn is a process of its own, since glibc reads its settings when a process starts.
+Each repetition runs in a new process, because glibc reads its settings when a process starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CASES = {
 
 
 def tokens_per_second(case: str, quick: bool, tunables: str) -> float:
-    """Train some steps in a new process with some settings, and return the tokens that a second took."""
+    """Train a few steps in a new process with these allocator settings, and return tokens per second."""
     command = [sys.executable, __file__, "--side", case, "quick" if quick else "whole"]
     environment = {**os.environ, TUNABLES: tunables}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -32,7 +32,7 @@ def tokens_per_second(case: str, quick: bool, tunables: str) -> float:
 
 
 def main() -> None:
-    """Measure each case, one line of JSON each."""
+    """Measure each case and print one line of JSON for each."""
     if "--side" in sys.argv:
         case, quick = sys.argv[-2:]
         ours = Ours(*CASES[case])

@@ -1,4 +1,4 @@
-"""Pre-training tokens a second: our loop against a bare one of the same model, optimizer and number format."""
+"""Pre-training speed: Headstart's loop against a bare loop with the same model, optimizer and number format."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headstart.training import optimizer, precision
 
 
 class Bare:
-    """The shortest loop that trains: ready batches, forward, backward, clip, step."""
+    """A minimal training loop: prepared batches, forward, backward, gradient clipping, optimizer step."""
 
     def __init__(self, ours: Ours) -> None:
-        """Take a second model of the same kind, compiled and optimised alike."""
+        """Use a second model of the same kind, with the same compilation and optimizer."""
         self.batches, self.next = ours.batches(8), 0
         self.objective, self.module = ours.objective, ours.module
         self.weight = ours.objective.weight(self.batches[0])
@@ -26,7 +26,7 @@ class Bare:
         optimizer.set_rate(self.optimizer, 1e-4)
 
     def tokens_per_second(self, steps: int) -> float:
-        """Train so many steps and return the tokens that a second took."""
+        """Train `steps` steps and return tokens per second."""
         start, tokens = time.perf_counter(), 0
         self.module.train()
         for _ in range(steps):
@@ -43,11 +43,11 @@ class Bare:
 
 
 STEPS = 2
-"""Steps of a turn: what else the machine does changes from second to second, and short turns share it."""
+"""Steps per repetition. Other work on the machine varies by the second, and short repetitions see the same."""
 
 
 def main() -> None:
-    """Measure mini and small, one line of JSON each."""
+    """Measure the mini and the small encoder and print one line of JSON for each."""
     options = arguments(__doc__ or "", repetitions=25)
     for size in ("mini", "small"):
         ours, other = Ours(f"backbone.size={size}"), Ours(f"backbone.size={size}")

@@ -1,7 +1,7 @@
-"""Bytes of every collective of a training step, and the state of each process, counted on gloo against the model.
+"""Bytes of each collective in a training step and state of each process, counted on gloo and compared with a model.
 
-The model is `scaling_model.py`, which computes the tables of docs/scaling.md. A collective is counted where it
-enters the process group, by the size of the whole tensor; how often gloo's own algorithms send it is not counted.
+The model is `scaling_model.py`, which computes the tables of docs/scaling.md. A collective is counted when it enters
+the process group, by the size of the whole tensor. How often gloo's algorithms send the tensor is not counted.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ CHANGES = ("tokenizer.vocab_size=4096", "training.batch_tokens=1024", "training.
            "training.optim=adamw", "training.eval_count=0", "training.logging_steps=1",
            "training.budget=4 steps")  # fmt: skip
 ROWS = 8
-"""Rows of an update."""
+"""Rows per update."""
 STEPS = 4
-"""The step that is counted: by then DDP has rebuilt its buckets."""
+"""The step to count: DDP has rebuilt its buckets by then."""
 KINDS = {
     "c10d.allreduce_": "all_reduce",
     "c10d._allgather_base_": "all_gather",
     "c10d._reduce_scatter_base_": "reduce_scatter",
 }
 SMALL = 4096
-"""Bytes up to which a collective carries the loop's own words (losses, clocks, which parameters were used)."""
+"""Collectives up to this size in bytes are control messages (losses, clocks, which parameters were used)."""
 
 
 class Counted(TorchDispatchMode):
-    """Notes the bytes of every collective, DDP's from within C++ too."""
+    """Counts the bytes of every collective, including those that DDP starts in C++."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start with zero counts."""
         super().__init__()
         self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count, then do what was asked."""
+        """Count the operation if it is a collective, then run it."""
         name = str(func).removesuffix(".default")
         if name.startswith("c10d."):
             size = max(_bytes(part) for part in args)
@@ -73,16 +73,16 @@ def _bytes(part: Any) -> int:
 
 
 class Watch(Callback):
-    """Copies the counts after every step, and sums what the process holds."""
+    """Copies the counts after every step, and sums the bytes of weights and moments in this process."""
 
     def __init__(self, counted: Counted) -> None:
-        """Take the counts."""
+        """Store the counter."""
         self.counted = counted
         self.after: dict[int, Counter[str]] = {}
         self.held = 0
 
     def on_step_end(self, loop: Loop, result: StepResult) -> None:
-        """Copy the counts; sum up weights and moments."""
+        """Copy the counts, and sum the bytes of weights and moments."""
         self.after[loop.progress.step] = Counter(self.counted.bytes)
         kept = list(loop.learner.module.parameters())
         kept += [v for moments in loop.optimizer.state.values() for v in moments.values() if v.numel() > 1]
@@ -90,7 +90,7 @@ class Watch(Callback):
 
 
 def worker(parallel: str, micro: str) -> None:
-    """Train as one of several processes, and print what its collectives and its memory held."""
+    """Train as one of several processes, and print the bytes of its collectives and of its state."""
     changes = [*CHANGES, f"training.parallel={parallel}", f"training.micro_batch_size={micro}"]
     recipe: Any = config.load(RECIPE, PretrainRecipe, changes)
     objective = objective_of(recipe)
@@ -111,7 +111,7 @@ def worker(parallel: str, micro: str) -> None:
 
 
 def together(parallel: str, processes: int, passes: int) -> dict[str, Any]:
-    """Start so many processes, each with so many passes a step, and return what the first of them found."""
+    """Start `processes` processes with `passes` passes per step, and return the counts of rank 0."""
     micro = ROWS // processes // passes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ def together(parallel: str, processes: int, passes: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Count for one, two and four processes, by DDP and FSDP2, one line of JSON for each count."""
+    """Count for one, two and four processes with DDP and FSDP2; print one line of JSON for each count."""
     if "--worker" in sys.argv:
         worker(*sys.argv[-2:])
         return

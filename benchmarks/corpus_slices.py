@@ -1,7 +1,7 @@
-"""Slices of Wikipedia and novels for the benchmarks of the corpus, and one run of the whole recipe over a slice.
+"""Slices of Wikipedia and novels for the corpus benchmarks, and one run of the whole recipe on a slice.
 
-A twentieth of the documents stands there twice, the second time with a word in two hundred changed: these texts have
-hardly any duplicates of their own, and finding some must cost what it costs.
+5 % of the documents occur twice, the second time with one word in two hundred changed. The original texts have almost
+no duplicates, and the benchmarks must include the cost of finding some.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SOURCES = {"wikipedia": ("wikipedia-en-2015", 0.85), "novels": ("eltec-novels", 
 
 
 def slices(folder: Path, megabytes: float) -> Path:
-    """Write about so many megabytes of text, in files of a few each, and return their folder."""
+    """Write about this many megabytes of text in files of at most 8 MB, and return their folder."""
     target = folder / f"{megabytes:g}mb"
     for name, (home, share) in SOURCES.items():
         left, number = megabytes * share * 1e6, 0
@@ -49,7 +49,7 @@ def slices(folder: Path, megabytes: float) -> Path:
 
 
 def _with_copies(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Add changed copies of some texts at the end."""
+    """Append changed copies of some texts."""
 
     def changed(text: str) -> str:
         words = text.split(" ")
@@ -68,7 +68,7 @@ def _cut(texts: pa.ChunkedArray) -> list[pa.ChunkedArray]:
 
 
 def megabytes_of(folder: Path) -> float:
-    """Return how much text a slice holds."""
+    """Return the size of the text of a slice in megabytes."""
     found = 0
     for path in folder.rglob("*.parquet"):
         found += pc.sum(pc.binary_length(pq.read_table(path, columns=["text"])["text"])).as_py() or 0
@@ -76,7 +76,7 @@ def megabytes_of(folder: Path) -> float:
 
 
 def recipe(data: Path, output: Path) -> dict[str, Any]:
-    """Return the recipe that is measured: every step, one evaluation set."""
+    """Return the recipe to measure: every step and one evaluation set."""
     return {
         "output": str(output),
         "sources": [{"name": name, "files": [str(data / name)], "without": ["gopher.many_words"]} for name in SOURCES],
@@ -86,7 +86,7 @@ def recipe(data: Path, output: Path) -> dict[str, Any]:
 
 
 def run_ours(data: Path, *overrides: str) -> tuple[float, float, dict[str, Any]]:
-    """Run the recipe by the command line; return seconds, peak memory in MB, and the manifest's cost."""
+    """Run the recipe from the command line; return seconds, peak memory in MB, and the cost in the manifest."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
         path.write_text(yaml.safe_dump(recipe(data, Path(folder) / "corpus")), encoding="utf-8")

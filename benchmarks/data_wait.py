@@ -1,4 +1,4 @@
-"""The share of a pre-training step that is spent waiting for its batch."""
+"""Fraction of a pre-training step spent waiting for its batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headstart.training import loop as loops
 
 
 def main() -> None:
-    """Measure the mini encoder with and without a process that prepares batches, one line of JSON each."""
+    """Measure the mini encoder with and without a data-loader worker; print one line of JSON for each."""
     options = arguments(__doc__ or "", repetitions=3)
     for workers in (0, 1):
         ours = Ours(f"training.dataloader_num_workers={workers}")

@@ -1,4 +1,4 @@
-"""Embedding 20,000 sentences with all-MiniLM-L6-v2: ours against sentence-transformers' encode, in one format."""
+"""Embedding 20,000 sentences with all-MiniLM-L6-v2: Headstart against sentence-transformers, in the same format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headstart.training import precision
 
 
 def sentences(count: int) -> list[str]:
-    """Return the first sentences of twenty letters or more."""
+    """Return the first `count` sentences of at least twenty characters."""
     found: list[str] = []
     for text in wikipedia():
         found += [part for part in re.split(r"(?<=[.!?])\s+", text) if len(part) >= 20]
@@ -28,7 +28,7 @@ def sentences(count: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure both and how well their vectors agree, one line of JSON."""
+    """Measure both and the agreement of their vectors; print one line of JSON."""
     options = arguments(__doc__ or "", repetitions=3)
     texts = sentences(200 if options.quick else 20_000)
     folder = minilm()

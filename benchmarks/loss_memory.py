@@ -1,6 +1,6 @@
-"""Peak memory and speed of the causal-LM loss at a vocabulary of 32,768: in chunks against full logits.
+"""Peak memory and speed of the causal-LM loss with a vocabulary of 32,768: in chunks against full logits.
 
-A decoder without layers: embedding, last normalisation, head and loss, both ways, so that the loss alone is measured.
+The decoder has no layers, only embedding, final normalization, head and loss, so that only the loss is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS, LENGTH, VOCABULARY = 16, 256, 32_768
 
 
 def once(kind: str) -> tuple[float, float]:
-    """Return the seconds of a forward and backward pass, and the megabytes that it added to the peak."""
+    """Return the seconds of a forward and backward pass, and the megabytes that it adds to the peak."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=0, n_head=4, n_positions=LENGTH)
     model, ids = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (ROWS, LENGTH))
@@ -36,14 +36,14 @@ def once(kind: str) -> tuple[float, float]:
             if kind == "chunked":
                 loss = objective.loss(model, {name: tensor[rows, :length] for name, tensor in batch.items()})
             else:
-                # As transformers finds it, from logits of every position.
+                # The loss of transformers, from the logits of every position.
                 loss = model(input_ids=ids[rows, :length], labels=ids[rows, :length], use_cache=False).loss
         loss.backward()
         model.zero_grad()
 
-    # A few tokens bring weights, gradients and code into memory; what comes on top is the loss's.
+    # A few tokens load weights, gradients and code into memory; any further memory is used by the loss.
     step(slice(0, 1), length=8)
-    # Linux's record of the most that was held begins anew, so that importing libraries does not hide a lower peak.
+    # Reset Linux's record of peak memory, so that the peak of importing libraries does not hide a lower one.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     memory = PeakMemory()
     before = memory.megabytes()
@@ -53,21 +53,21 @@ def once(kind: str) -> tuple[float, float]:
 
 
 def timed(act: Callable[[], None]) -> float:
-    """Return the seconds that something takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
 
 
 def in_a_process(kind: str) -> tuple[float, float]:
-    """Measure in a process of its own, since a peak never falls."""
+    """Measure in a new process, because peak memory never decreases."""
     done = subprocess.run([sys.executable, __file__, "--side", kind], check=True, capture_output=True, text=True)
     seconds, megabytes = done.stdout.split()[-2:]
     return float(seconds), float(megabytes)
 
 
 def main() -> None:
-    """Measure both sides, one line of JSON for memory and one for speed."""
+    """Measure both variants; print one line of JSON for memory and one for speed."""
     if "--side" in sys.argv:
         print(*once(sys.argv[-1]))
         return

@@ -1,7 +1,7 @@
-"""Masked-LM pre-training: our loop against transformers' Trainer as run_mlm sets it up, same model and rows.
+"""Masked-LM pre-training: Headstart against transformers' Trainer with run_mlm's setup, same model and rows.
 
-Ours computes in the format that the machine is fast in; Trainer in fp32, its default, and in bf16 where that is one.
-Both by AdamW: what Muon costs and brings is for `time_to_loss` and docs/results/learning.py to tell.
+Headstart computes in the machine's fastest format; Trainer in fp32, its default, and in bf16 if that is the fastest.
+Both use AdamW. `time_to_loss` and docs/results/learning.py measure the cost and gain of Muon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOALS = {"fp32": 6.0, "bf16": 2.5}
 
 
 def main() -> None:
-    """Measure mini and small against Trainer in each format, one line of JSON each."""
+    """Measure the mini and the small encoder against Trainer in each format; print one line of JSON for each."""
     options = arguments(__doc__ or "", repetitions=3)
     formats = ("fp32", "bf16")[: 1 + (number_format() == "bf16")]
     for size in ("mini", "small"):

@@ -1,4 +1,4 @@
-"""What the pre-training scripts share: our loop over the prepared shards, a chunk of steps at a time."""
+"""Shared by the pre-training benchmarks: Headstart's loop over the prepared shards, a few steps at a time."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ CAUSAL_LM = ("objective={name: causal_lm}", "backbone={family: decoder, size: sm
 SPAN_CORRUPTION = ("objective={name: span_corruption}",
                    "backbone={family: encoder-decoder, kind: t5, size: small, dropout: 0.0}",
                    "training.optim=adamw")  # fmt: skip
-"""What turns the mini encoder into the other two networks that stand against Trainer, by Trainer's optimizer."""
+"""Overrides that turn the mini encoder into the other two networks compared with Trainer, with Trainer's optimizer."""
 TURN_SECONDS, MOST_STEPS = 15.0, 12
-"""A turn is as many steps as fit: a slow machine, or a larger network, takes fewer."""
+"""Duration and maximum steps of a repetition; a slow machine or a larger network runs fewer steps."""
 
 
 def prepared_of(recipe: Any) -> Prepared:
-    """Return the tokenizer and the tokens of a recipe, made if they do not lie there."""
+    """Return the tokenizer and the tokens of a recipe; they are computed if they do not exist."""
     return prepare(recipe.corpus, tokenizer_of(recipe), recipe.seed, Path(tempfile.mkdtemp()), quiet=True)
 
 
 class Unmeasured(PretrainLearner):
-    """Rows under an objective without held-out measurements, which are no part of a step."""
+    """A learner without validation, which is not part of a step."""
 
     def validate(self, limit: int = 0) -> dict[str, float]:
-        """Measure nothing."""
+        """Return no metrics."""
         return {}
 
 
 class Ours:
-    """Our loop, run for some steps at a time."""
+    """Headstart's loop, run a few steps at a time."""
 
     def __init__(self, *overrides: str, recipe: str = "recipes/objectives/mini.yaml") -> None:
-        """Set up model, rows and loop by a recipe."""
+        """Set up model, rows and loop from a recipe."""
         filled: Any = config.load(recipe, PretrainRecipe, ["training.eval_count=0", *overrides])
         self.recipe = filled
         self.objective = objective_of(filled)
@@ -71,7 +71,7 @@ class Ours:
         self.steps = 0
 
     def tokens_per_second(self, steps: int) -> float:
-        """Train so many steps more and return the tokens that a second took."""
+        """Train `steps` more steps and return tokens per second."""
         self.steps += steps
         self.loop.budget = Budget.parse(f"{self.steps} steps").in_steps(self.batch_size, len(self.learner))
         before, start = self.loop.progress.tokens, time.perf_counter()
@@ -79,7 +79,7 @@ class Ours:
         return (self.loop.progress.tokens - before) / (time.perf_counter() - start)
 
     def warm_up(self, quick: bool = False) -> int:
-        """Compile and find caches warm; returns the steps of a turn."""
+        """Compile and warm up caches; return the number of steps per repetition."""
         self.tokens_per_second(3)
         if quick:
             return 2
@@ -88,6 +88,6 @@ class Ours:
         return max(2, min(MOST_STEPS, round(TURN_SECONDS * rate / ((self.loop.progress.tokens - before) / 2))))
 
     def batches(self, count: int) -> list[dict[str, torch.Tensor]]:
-        """Return some batches, made beforehand."""
+        """Return `count` prepared batches."""
         size = self.batch_size
         return [dict(self.learner.batch([Sample(0, n * size + i) for i in range(size)])) for n in range(count)]

@@ -1,6 +1,6 @@
-"""Two ways to do the same, measured in turns in one process, so that a busy machine is busy for both.
+"""Shared by the benchmarks: two systems alternate within one run, so that other work on the machine affects both.
 
-Every script of this folder ends with one line of JSON: name, ours, theirs, ratio, goal, unit and what else it measured.
+Every script in this folder prints lines of JSON: name, ours, theirs, ratio, goal, unit and further measurements.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ DATA = Path(os.environ.get("HEADSTART_DATA", "data"))
 
 
 def arguments(description: str, repetitions: int = 5) -> argparse.Namespace:
-    """Read the options that all scripts share, in a process that keeps memory as a training run does."""
+    """Parse the options of all scripts, in a process with the allocator settings of a training run."""
     environment.restart()
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--repetitions", type=int, default=repetitions, help="turns of each side; the median counts")
-    parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
+    parser.add_argument("--repetitions", type=int, default=repetitions, help="repetitions; the median counts")
+    parser.add_argument("--quick", action="store_true", help="do as little work as possible, as a test")
     return parser.parse_args()
 
 
 def number_format() -> str:
-    """Return bf16 where this machine computes it in hardware, else fp32: both sides get the format that suits it."""
+    """Return bf16 if this machine supports it in hardware, otherwise fp32; both systems use this format."""
     return precision.resolve("auto", torch.device("cpu"))
 
 
 def in_turns(repetitions: int, **sides: Callable[[], float]) -> dict[str, list[float]]:
-    """Call each side in turn, so often, and return what each call measured."""
+    """Call the systems alternately, `repetitions` times, and return the measurement of each call."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repetitions):
         for name, side in sides.items():
@@ -48,9 +48,10 @@ def report(
     name: str, ours: list[float], theirs: list[float], goal: float, unit: str, *, less_is_better: bool = False,
     **more: Any,
 ) -> None:  # fmt: skip
-    """Print the line of JSON: medians of both, and that of the turns' ratios, of which more is better.
+    """Print the line of JSON: the medians of both systems and the median ratio, where higher is better.
 
-    What took turns is compared turn by turn; what stands against a limit, which is one number, each time against it.
+    Ratios are computed per repetition. If `theirs` is a single number, such as a limit, each repetition is compared
+    with it.
     """
     one, other = statistics.median(ours), statistics.median(theirs)
     limits = theirs * len(ours) if len(theirs) == 1 else theirs
@@ -68,8 +69,8 @@ def report(
     )  # fmt: skip
 
 
-def agree(name: str, found: float, foreseen: float, goal: float, unit: str, **more: Any) -> None:
-    """Print the line of JSON for a count against a model: the ratio is the smaller of both over the larger."""
-    ratio = 1.0 if found == foreseen else min(found, foreseen) / max(found, foreseen)
-    line = {"name": name, "ours": found, "theirs": foreseen, "ratio": round(ratio, 4), "goal": goal, "unit": unit}
+def agree(name: str, found: float, predicted: float, goal: float, unit: str, **more: Any) -> None:
+    """Print the line of JSON for a count compared with a model: the ratio is the smaller over the larger."""
+    ratio = 1.0 if found == predicted else min(found, predicted) / max(found, predicted)
+    line = {"name": name, "ours": found, "theirs": predicted, "ratio": round(ratio, 4), "goal": goal, "unit": unit}
     print(json.dumps(line | more), flush=True)

@@ -1,6 +1,6 @@
-"""Causal LM and span corruption at small size: our loop against Trainer with a plain collator, in one format.
+"""Causal LM and span corruption at size small: Headstart against Trainer with a plain collator, in the same format.
 
-Both by AdamW, so that the same arithmetic is asked of both.
+Both use AdamW, so that both compute the same operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CASES = {
 
 
 def main() -> None:
-    """Measure both, one line of JSON each; tokens are those that the network reads."""
+    """Measure both and print one line of JSON for each; tokens are those that the network reads."""
     options = arguments(__doc__ or "", repetitions=3)
     for name, (overrides, auto_class) in CASES.items():
         ours = Ours(*overrides)
@@ -31,7 +31,7 @@ def main() -> None:
         rows = Rows(ours.rows.rows([Sample(0, i) for i in range(1024)]).ids)
         torch.manual_seed(0)
         model = getattr(transformers, auto_class).from_config(ours.model.config)
-        # There is no collator for span corruption in transformers: Trainer gets ours, which is in its favour.
+        # transformers has no collator for span corruption. Trainer gets Headstart's, which is to its advantage.
         collator: Any = (
             DataCollatorForLanguageModeling(ours.tokenizer, mlm=False)
             if "Causal" in auto_class

@@ -1,4 +1,4 @@
-"""The texts of Wikipedia, for scripts that read rather than train."""
+"""The texts of Wikipedia, for benchmarks that do not train."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from side_by_side import DATA
 
 
 def wikipedia() -> Iterator[str]:
-    """Yield article after article."""
+    """Yield the articles in order."""
     for path in sorted((DATA / "corpora/wikipedia-en-2015").glob("*.parquet")):
         yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
 
 
 def megabytes_of_wikipedia(megabytes: float) -> Iterator[str]:
-    """Yield articles until there are so many megabytes, from the first one again where they end."""
+    """Yield articles up to a number of megabytes, starting over after the last article."""
     left = megabytes * 1e6
     while left > 0:
         before = left
@@ -25,4 +25,4 @@ def megabytes_of_wikipedia(megabytes: float) -> Iterator[str]:
             if left <= 0:
                 return
         if left == before:
-            raise SystemExit(f"there is no Wikipedia in {DATA}; set HEADSTART_DATA to a folder with corpora/")
+            raise SystemExit(f"{DATA} has no corpora/wikipedia-en-2015. Set HEADSTART_DATA to the data folder.")

@@ -1,13 +1,13 @@
-"""How soon we reach the held-out masked-LM loss that Trainer, as run_mlm sets it up, reaches after so many minutes.
+"""Time until Headstart reaches the held-out masked-LM loss of Trainer (run_mlm's setup) after a number of minutes.
 
-Trainer gets a BERT of as many parameters, rows from all over the same corpus, batches of the same size, the format that
-the machine is fast in, a warm-up and rates that suit the size (run_mlm's own 5e-5 would hardly leave the unigrams): a
-whole run for each that is asked for, of which the best counts. Ours is `headstart pretrain` on the recipe as it stands,
-with a third of the time first, and more where that does not do; counting the warm start, compiling and looks at
-held-out rows are in its time, reading and tokenising the corpus in neither. Both are measured on the same held-out
-rows and masks, and run at the same time, each on half of the cores: a machine that is slow for an hour is so for both.
+Trainer gets a BERT with the same number of parameters, rows from the whole corpus, the same batch size, the machine's
+fastest format, a warm-up and learning rates that suit the size (run_mlm's 5e-5 would barely get below the unigram
+loss). Each rate is a complete run, and the best one counts. Headstart runs `headstart pretrain` with the recipe, with a
+third of the time at first, and with more if the loss is not reached. Its time includes counting for the warm start,
+compilation and validation. Reading and tokenizing the corpus are in neither time. Both are evaluated on the same
+held-out rows and masks, and run at the same time on half of the cores each, so that other work affects both.
 
-What is finished is kept in the folder `--work`, so that the whole can be stopped and started at any moment.
+Finished parts are saved in the folder `--work`, so that the script can be interrupted and restarted at any time.
 """
 
 from __future__ import annotations
@@ -49,44 +49,44 @@ from headstart.training.jsonl import read_jsonl
 
 RECIPE = "recipes/objectives/mini.yaml"
 SHARES = (1 / 3, 0.4, 0.5, 2 / 3, 1.0)
-"""Parts of Trainer's time that ours is given, one run each, until its loss is reached."""
+"""Fractions of Trainer's time for Headstart, one run each, until Trainer's loss is reached."""
 
 
 class Clock(TrainerCallback):
-    """Notes when a training began and when each of its steps ended."""
+    """Records when training started and when each step ended."""
 
     def __init__(self) -> None:
-        """Nothing is noted yet."""
+        """Start without records."""
         self.marks: list[float] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Start."""
+        """Record the start."""
         self.marks = [time.perf_counter()]
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note the time."""
+        """Record the time."""
         self.marks.append(time.perf_counter())
 
     @property
     def seconds(self) -> float:
-        """Return the time from the beginning to the last step."""
+        """Return the seconds from the start to the end of the last step."""
         return self.marks[-1] - self.marks[0]
 
     @property
     def usual_step(self) -> float:
-        """Return the median step of the second half: the first ones find caches cold."""
+        """Return the median duration of a step in the second half, when caches are warm."""
         steps = [after - before for before, after in pairwise(self.marks)]
         return statistics.median(steps[len(steps) // 2 :])
 
 
 class Theirs:
-    """transformers' Trainer on the packed rows that ours reads."""
+    """transformers' Trainer on the same packed rows as Headstart."""
 
     def __init__(self, rate: float, quick: bool) -> None:
-        """Set up a BERT of the recipe's size, and the rows."""
+        """Set up a BERT of the recipe's size and the rows."""
         self.ours, self.rate = Ours("backbone.kind=bert", recipe=RECIPE), rate
         count = 256 if quick else min(200_000, len(self.ours.rows))
-        # All over the corpus: its first rows are novels, and ours is trained on rows in an order drawn from all.
+        # Rows from the whole corpus: its first rows are novels, and Headstart trains on rows in random order.
         spread = np.linspace(0, len(self.ours.rows) - 1, count).astype(int).tolist()
         self.rows = Rows(self.ours.rows.rows([Sample(0, index) for index in spread]).ids, self.ours.tokenizer)
         self.collator = DataCollatorForLanguageModeling(self.ours.tokenizer, mlm_probability=0.15)
@@ -94,7 +94,7 @@ class Theirs:
         self.attention = choose_attention(tried, self.rows, self.collator, self.ours.batch_size, steps, number_format())
 
     def train(self, steps: int) -> tuple[torch.nn.Module, Clock]:
-        """Train a new network for so many steps, a whole schedule; returns it and the times."""
+        """Train a new network for `steps` steps with a complete schedule; return it and its clock."""
         torch.manual_seed(0)
         model = AutoModelForMaskedLM.from_config(self.ours.model.config, attn_implementation=self.attention)
         clock = Clock()
@@ -113,7 +113,7 @@ class Theirs:
         return model, clock
 
     def loss(self, model: torch.nn.Module) -> float:
-        """Measure a network on the held-out rows with our fixed masks."""
+        """Return the loss of a network on the held-out rows with Headstart's fixed masks."""
         ours = self.ours
         held_out = ours.held_out
         learner = PretrainLearner(model, ours.objective, held_out, held_out, ours.vocabulary, ours.recipe.seed)
@@ -122,7 +122,7 @@ class Theirs:
 
 
 def their_loss(minutes: float, rate: float, quick: bool) -> dict[str, Any]:
-    """Time some steps, train about as many as the minutes hold, and measure."""
+    """Time a few steps, train the number of steps that fits into the minutes, and evaluate."""
     theirs = Theirs(rate, quick)
     some = 4 if quick else 20
     _, clock = theirs.train(some)
@@ -136,7 +136,7 @@ def their_loss(minutes: float, rate: float, quick: bool) -> dict[str, Any]:
 
 
 def counting() -> float:
-    """Return the seconds that the warm start's counting takes, which a prepared folder would hide."""
+    """Return the seconds of counting for the warm start, which a prepared folder would hide."""
     ours = Ours(recipe=RECIPE)
     if ours.recipe.warm_start is None:
         return 0.0
@@ -147,9 +147,9 @@ def counting() -> float:
 
 
 def our_seconds(target: float, budget: float, output: Path) -> tuple[float | None, float]:
-    """Return when the loss was reached in a run of so many seconds, if it was, and its last loss.
+    """Return the seconds after which a run of `budget` seconds reached the loss, or None, and its last loss.
 
-    Losses are logged between lines that say how much of the budget is spent: the line after counts.
+    Losses are logged between lines with the fraction of the budget that is spent; the next such line counts.
     """
     last, reached = float("inf"), None
     for line in read_jsonl(output / "logs" / "metrics.jsonl"):
@@ -160,46 +160,46 @@ def our_seconds(target: float, budget: float, output: Path) -> tuple[float | Non
 
 
 def train(budget: float, output: Path) -> None:
-    """Train by the recipe for so many seconds."""
+    """Train with the recipe for `budget` seconds."""
     command = ["pretrain", RECIPE, f"output={output}", f"training.budget={budget:.1f} s", "training.eval_count=10"]
-    # Compiled code of earlier runs would hide what compiling takes.
+    # Use an empty cache: compiled code of earlier runs would hide the compilation time.
     cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(output.with_name(f"{output.name}.compiled"))}
     subprocess.run([sys.executable, "-m", "headstart", *command], check=True, env=cold)
 
 
 def _parameters(work: Path) -> int:
-    """Return the size of our network, from the last run that was finished."""
+    """Return the number of parameters of Headstart's network, from the last finished run."""
     last = max(work.glob("ours-*/headstart.json"), key=lambda path: path.stat().st_mtime)
     return int(json.loads(last.read_text(encoding="utf-8"))["parameters"])
 
 
 def kept(file: Path, measure: Callable[[], Any]) -> Any:
-    """Return what a file holds, measured and written if there is none."""
+    """Return the content of a file; if it does not exist, measure and write it first."""
     if not file.is_file():
         artifact.write_whole(file, json.dumps(measure(), indent=1))
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 def their_file(work: Path, rate: float) -> Path:
-    """Return where Trainer's result at a rate lies."""
+    """Return the file with Trainer's result at a learning rate."""
     return work / f"theirs-{rate:g}.json"
 
 
 def trainer_side(work: Path, rates: Sequence[float], minutes: float, quick: bool) -> None:
-    """Run Trainer at each rate that has not been."""
+    """Run Trainer at each learning rate that has no result yet."""
     for rate in rates:
         kept(their_file(work, rate), partial(their_loss, minutes, rate, quick))
 
 
 def main() -> None:
-    """Measure both, one line of JSON."""
+    """Measure both and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=40.0, help="Trainer's time")
-    parser.add_argument("--rates", type=float, nargs="+", default=[5e-4], help="Trainer's learning rates, a run each")
-    parser.add_argument("--work", type=Path, default=Path("runs/time-to-loss"), help="where finished parts lie")
-    parser.add_argument("--repetitions", type=int, default=1, help="ignored: a run of this length is its own median")
-    parser.add_argument("--side", action="store_true", help="run Trainer's side alone, as the script itself does")
-    parser.add_argument("--quick", action="store_true", help="as little work as possible: does the script run?")
+    parser.add_argument("--rates", type=float, nargs="+", default=[5e-4], help="Trainer's learning rates, one run each")
+    parser.add_argument("--work", type=Path, default=Path("runs/time-to-loss"), help="folder of finished parts")
+    parser.add_argument("--repetitions", type=int, default=1, help="ignored; there is one run")
+    parser.add_argument("--side", action="store_true", help="run only Trainer; used by the script itself")
+    parser.add_argument("--quick", action="store_true", help="do as little work as possible, as a test")
     options = parser.parse_args()
     environment.restart()
     if options.quick:
@@ -211,7 +211,7 @@ def main() -> None:
         return trainer_side(work, options.rates, options.minutes, options.quick)
     cores = sorted(os.sched_getaffinity(0))
     half = max(1, len(cores) // 2)
-    # What starts from here stays on the cores that are set at that moment.
+    # A child process inherits the cores that are set when it starts.
     os.sched_setaffinity(0, cores[-half:])
     trainer = subprocess.Popen([sys.executable, *sys.argv, "--side", "--work", str(options.work)])
     os.sched_setaffinity(0, cores[:half])
@@ -220,7 +220,7 @@ def main() -> None:
         counted = kept(work / "counting.json", lambda: 0.0 if options.quick else counting())
         attempts = {share: (60 * options.minutes * share - counted, work / f"ours-{share:.2f}") for share in SHARES}
         for attempt in attempts.values():
-            # One after the other for as long as Trainer runs, which is not to have the machine for itself meanwhile.
+            # Train as long as Trainer runs, so that it never has the machine to itself.
             if all(their_file(work, rate).is_file() for rate in options.rates):
                 break
             train(*attempt)
@@ -230,7 +230,7 @@ def main() -> None:
         trainer.terminate()
     runs = {rate: json.loads(their_file(work, rate).read_text(encoding="utf-8")) for rate in options.rates}
     best = min(runs.values(), key=lambda run: run["loss"])
-    # Its steps are those that the minutes hold at its usual pace: where others slowed it, that is not held against it.
+    # The number of steps assumes the usual speed; a slowdown by other work does not count against Trainer.
     target, theirs = best["loss"], min(best["seconds"], 60 * options.minutes)
     tried, reached = {}, None
     for share, (budget, output) in attempts.items():
@@ -238,7 +238,7 @@ def main() -> None:
         reached, tried[f"{60 * options.minutes * share:.0f} s"] = our_seconds(target, budget, output)
         if reached is not None or options.quick:
             break
-    # A loss that was not reached took more time than theirs; how much more is not known.
+    # If the loss was not reached, the time is unknown and longer than Trainer's.
     ours = float("inf") if reached is None else reached + counted
     report(
         f"time to the loss of Trainer after {options.minutes:g} min, mini encoder", [ours], [theirs], 3.0, "s",

@@ -1,7 +1,8 @@
-"""Text into rows of tokens on all cores: our shards against the two functions that run_mlm maps over its data set.
+"""Tokenization on all cores: Headstart's token shards against the two functions that run_mlm maps over its data set.
 
-Theirs calls the tokenizer on a thousand documents at a time and cuts rows out of the joined lists, in memory, which is
-in its favour: `datasets` would write them to disk too. Ours finds sentences besides and writes everything.
+run_mlm's functions tokenize a thousand documents at a time and cut rows from the concatenated lists. They run in
+memory here, which is to their advantage, because `datasets` would also write to disk. Headstart also detects sentences
+and writes everything to disk.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from headstart.tokens import shards
 
 LENGTH = 128
 BATCH = 1000
-"""Documents that `datasets.map` hands on at a time."""
+"""Documents per batch of `datasets.map`."""
 
 
 def in_shards(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> int:
-    """Write our shards and return how many tokens they hold."""
+    """Write Headstart's shards and return their number of tokens."""
     with tempfile.TemporaryDirectory() as folder:
         counts = shards.write((Document("", text) for text in documents), tokenizer, Path(folder))
     return int(counts["tokens"])
 
 
 def as_run_mlm(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> int:
-    """Tokenise and group as run_mlm does, and return how many tokens the rows hold."""
+    """Tokenize and group as run_mlm does, and return the number of tokens in the rows."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     return sum(len(rows) * LENGTH for rows in _grouped(documents, tokenizer))
 
@@ -54,7 +55,7 @@ def _grouped(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> Iterat
 
 
 def main() -> None:
-    """Measure both in turns, in megabytes a second, and our memory, one line of JSON."""
+    """Measure both alternately in megabytes per second, and Headstart's memory; print one line of JSON."""
     options = arguments(__doc__ or "", repetitions=3)
     tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
     documents = list(megabytes_of_wikipedia(1 if options.quick else 24))

@@ -1,4 +1,4 @@
-"""Time and memory of writing token shards against size: 10, 30, 100 and 300 MB of Wikipedia, in a process each."""
+"""Time and memory of writing token shards by size: 10, 30, 100 and 300 MB of Wikipedia, each in a new process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = (10, 30, 100, 300)
 
 
 def once(megabytes: float) -> tuple[float, float]:
-    """Return the seconds that the shards take, and the megabytes that the process grew to."""
+    """Return the seconds to write the shards, and the peak memory in megabytes."""
     tokenizer = prepared_of(config.load("recipes/objectives/mini.yaml", PretrainRecipe)).tokenizer
     memory, start = PeakMemory(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def once(megabytes: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Fit seconds = a · n^b over the sizes, and compare peak memory; a line of JSON each."""
+    """Fit seconds = a · n^b over the sizes, and compare peak memory; print one line of JSON for each."""
     if "--side" in sys.argv:
         print(*once(float(sys.argv[-1])))
         return
@@ -42,18 +42,18 @@ def main() -> None:
     points = []
     for size in sizes:
         command = [sys.executable, __file__, "--side", str(size)]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
-        points.append((size, *map(float, said)))
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
+        points.append((size, *map(float, output)))
     megabytes, seconds, peaks = np.array(points).T
     exponent = float(np.polyfit(np.log(megabytes), np.log(seconds), 1)[0])
-    told = [
+    table = [
         {"megabytes": size, "seconds": round(taken, 1), "mb_per_second": round(size / taken, 2), "peak_mb": round(peak)}
         for size, taken, peak in points
     ]
     report("tokenising: peak memory flat in size", [float(peaks[-1])], [float(peaks[0])], 1 / 1.2, "MB",
            less_is_better=True)  # fmt: skip
     report(
-        "tokenising: growth of time with size", [exponent], [1.05], 1.0, "exponent", less_is_better=True, points=told
+        "tokenising: growth of time with size", [exponent], [1.05], 1.0, "exponent", less_is_better=True, points=table
     )
 
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer as its example scripts set it up, a chunk of steps at a time."""
+"""transformers' Trainer with the setup of its example scripts, run a few steps at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ATTENTIONS = ("sdpa", "eager")
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
-    """The same packed rows that our loop reads, as lists of ids."""
+    """The packed rows that Headstart's loop reads, as lists of ids."""
 
     def __init__(self, ids: np.ndarray[Any, Any], tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """Hold the rows; with a tokenizer, what is special in them beside, as run_mlm writes it before training."""
+        """Store the rows and, with a tokenizer, the special-tokens mask that run_mlm computes before training."""
         self.ids = ids
         self.special = None if tokenizer is None else np.isin(ids, tokenizer.all_special_ids).astype(np.int64)
 
@@ -32,24 +32,24 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 class _Clock(TrainerCallback):
-    """When each step ended."""
+    """Records when each step ended."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note the time."""
+        """Record the time."""
         self.ends.append(time.perf_counter())
 
 
 def quiet(trainer: Trainer) -> Trainer:
-    """Keep a Trainer from printing to where the scripts print their lines."""
+    """Stop a Trainer from printing to stdout, where the scripts print their results."""
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def choose_attention(model: PreTrainedModel, *measured: Any) -> str:
-    """Give a model whichever attention Trainer is faster with, by two turns of each, and return its name."""
+    """Set the attention implementation that is faster with Trainer, by two repetitions of each; return its name."""
     rates = dict.fromkeys(ATTENTIONS, 0.0)
     for name in 2 * ATTENTIONS:
         model.set_attn_implementation(name)
@@ -61,7 +61,7 @@ def choose_attention(model: PreTrainedModel, *measured: Any) -> str:
 def samples_per_second(
     model: PreTrainedModel, data: Any, collator: Any, batch_size: int, steps: int, number_format: str, **arguments: Any
 ) -> float:
-    """Train some steps by Trainer and return the samples that a second took, the first steps left out."""
+    """Train a few steps with Trainer and return samples per second, without the first steps."""
     clock, bf16 = _Clock(), number_format == "bf16"
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
@@ -70,10 +70,10 @@ def samples_per_second(
             learning_rate=1e-4, **arguments,
         )  # fmt: skip
         trainer = Trainer(model=model, args=settings, train_dataset=data, data_collator=collator, callbacks=[clock])
-        # Heads that ignore the number of predictions would see their loss multiplied (transformers#47688).
+        # The loss of heads that ignore the number of predictions would be multiplied (transformers#47688).
         trainer.model_accepts_loss_kwargs = False
         quiet(trainer).train()
     if hasattr(model, "_original_forward") != bf16:
-        # accelerate wraps a model's forward pass in autocast once, for the first Trainer that it meets.
-        raise RuntimeError(f"the model was to be trained {'under' if bf16 else 'without'} autocast, and was not")
+        # accelerate wraps the forward pass of a model in autocast once, for the first Trainer that uses it.
+        raise RuntimeError(f"the model must be trained {'with' if bf16 else 'without'} autocast, but was not")
     return batch_size * steps / (clock.ends[-1] - clock.ends[_WARM_UP - 1])

@@ -18,7 +18,7 @@ HEADER = """\
 
 <!-- Written by docs/make_tree.py; do not edit. -->
 
-One line per file and folder. Imports run one way: `cli → verbs → studies → stages → noun packages → core`.
+One line per file and folder. Imports run one way: `cli → verbs → studies → stages → noun packages → checkpoint → core`.
 """
 OPEN = ("docs", "recipes", "src/headstart", "tests")
 """Folders whose content is listed; below src/headstart everything is."""
@@ -65,11 +65,14 @@ DESCRIPTIONS = {
     "src/headstart/core/pages/parts.html.j2": "macros for tables and the like",
     "src/headstart/core/pages/picture.css": "colors and lines of pictures, light and dark",
     "src/headstart/corpus/datasheet/datasheet.html.j2": "the page of a corpus",
+    "src/headstart/evaluation/report/page.html.j2": "the page of errors",
+    "src/headstart/stages/init/data.html.j2": "the page about labeled data",
     "src/headstart/studies/render/report.html.j2": "the page of a study",
     "src/headstart/stages/plan/scaling_table.json": "measured losses by size, vocabulary and tokens",
     "studies": "grids of runs that answer one question, one YAML file each",
     "tests": "tests",
     "tests/contracts": "one suite for every registered objective, task, adaptation, metric and baseline",
+    "tests/attacks": "hostile recipes, overrides and checkpoints",
     "tests/faults": "kills, full disks, bad numbers, torn files",
     "tests/repo": "the repository itself: recipes, imports, pages, style",
     "tests/runs": "end to end, as a user runs it",

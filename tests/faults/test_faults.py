@@ -81,3 +81,39 @@ def test_malformed_inputs_are_refused_or_accounted_for(ground):
     from campaigns import bad_inputs
 
     assert_survived(bad_inputs.campaign(ground, 200), 200)
+
+
+def test_two_processes_on_one_machine_listen_on_the_loopback_interface_only(ground):
+    from campaigns import ports
+
+    assert_survived(ports.processes(ground), 2)
+
+
+def test_a_local_ray_cluster_listens_on_the_loopback_interface_only_and_asks_for_its_token(ground):
+    pytest.importorskip("ray")
+    from campaigns import ports
+
+    assert_survived(ports.local_ray(ground), 3)
+
+
+def test_processes_end_with_a_killed_launcher(ground):
+    from campaigns import ports
+
+    assert_survived(ports.orphans(ground), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verbs", [("corpus", "index"), ("study", "two processes")])
+def test_every_verb_killed_at_random_moments_ends_with_the_same_files(ground, verbs):
+    from campaigns import verbs as campaigns
+
+    assert_survived(campaigns.campaign(ground, 2, verbs=verbs), 2)
+
+
+@pytest.mark.slow
+def test_faults_of_the_machine_end_with_one_sentence_or_change_nothing(ground):
+    from campaigns import environment, full_disk
+
+    if not full_disk.available(ground):
+        pytest.skip("a tmpfs cannot be mounted; run as root to make a read-only disk")
+    assert_survived(environment.campaign(ground), 14)

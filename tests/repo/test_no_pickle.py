@@ -13,6 +13,8 @@ MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "she
 CALLS = {"torch.load", "torch.save", "yaml.unsafe_load", "yaml.full_load"}
 METHODS = {"read_pickle", "to_pickle"}
 KEYWORDS = {"trust_remote_code", "allow_pickle"}
+LOADER = "checkpoint/load.py"
+"""The only module that may load a checkpoint: it checks the folder first."""
 
 
 def breaches(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -44,6 +46,16 @@ def breaches(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{key.value}: {ast.unparse(value)}"
 
 
+def loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, what) for each call that loads a checkpoint."""
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.Constant) and node.value == "from_pretrained"
+        if named or (isinstance(node, ast.Attribute) and node.attr == "from_pretrained"):
+            yield node.lineno, "from_pretrained"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "SentenceTransformer":
+            yield node.lineno, "SentenceTransformer"
+
+
 def _dotted(node: ast.expr, names: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, names)}.{node.attr}"
@@ -59,6 +71,30 @@ def test_source_holds_no_pickle():
         for line, what in breaches(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not found, "use safetensors or JSON instead of: " + "; ".join(found)
+
+
+def test_only_the_guarded_loader_loads_checkpoints():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line} {what}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not path.as_posix().endswith(LOADER)
+        for line, what in loads(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, f"load checkpoints with headstart/{LOADER} instead of: " + "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "AutoModel.from_pretrained(folder)",
+        "getattr(transformers, name).from_pretrained(folder)",
+        "load = PeftModel.from_pretrained",
+        "getattr(model_class, 'from_pretrained')(folder)",
+        "library('model').SentenceTransformer(folder)",
+    ],
+)
+def test_a_load_is_found(snippet):
+    assert list(loads(ast.parse(snippet)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FOUND = ROOT / "tests" / "attacks" / "fuzz" / "found"
+"""Inputs that fuzzing found; they are not text."""
 SOURCE = ROOT / "src" / "headstart"
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST = 600
@@ -92,7 +94,7 @@ def test_no_drawers():
 
 
 def test_nothing_leaks_into_the_text():
-    files = tracked()
+    files = [path for path in tracked() if FOUND not in path.parents and FOUND not in path.parent.parents]
     assert files
     found = [
         f"{path.relative_to(ROOT)}:{number}: {what}: {line.strip()[:100]}"

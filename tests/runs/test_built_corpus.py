@@ -171,10 +171,11 @@ def test_plan_evaluate_doctor_and_rehearsal_accept_it(tokens: Path, from_tokens:
 def test_forgetting_reads_the_corpus_again(
     kind: str, raw: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    rows = str(raw / "rows.csv")
     recipe = {
         "output": str(tmp_path / "tuned"), "model": str(request.getfixturevalue(f"from_{kind}")), "seeds": 1,
         "task": {"kind": "classify"}, "adaptation": {"name": "rehearsal"}, "compare_with": ["majority"],
-        "data": {"train": str(raw / "rows.csv"), "validation": 15, "test": str(raw / "rows.csv")}, "forgetting": True,
+        "data": {"train": rows, "validation": 15, "test": rows, "allow_overlap": True}, "forgetting": True,
         "training": {"budget": "2 steps", "max_length": 32, "eval_count": 1, "batch_size": 8},
     }  # fmt: skip
     assert "change of pre-training loss" in artifact.read_manifest(package.finetune(recipe, quiet=True).path)["table"]
@@ -234,8 +235,8 @@ def test_answers_in_the_datasheet_do_not_change_the_text(text: Path, tmp_path: P
     copy = tmp_path / text.name
     shutil.copytree(text, copy)
     recipe = config.fill(PretrainRecipe, recipe_of(tmp_path / "out", {"from": str(copy)}))
-    before = run._inputs(recipe)
+    before = run.inputs_of(recipe)
     with artifact.amended(copy, note="changed") as staging:
         (staging / "DATASHEET.md").write_text("answered", encoding="utf-8")
-    assert run._inputs(recipe) == before
+    assert run.inputs_of(recipe) == before
     assert recipe.corpus.parents()["datasheet"] == artifact.sha256(copy / "DATASHEET.md")

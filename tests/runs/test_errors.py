@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shlex
 import shutil
@@ -35,7 +36,7 @@ FINETUNE: dict[str, Any] = {
     "output": "out",
     "model": "model",
     "task": {"kind": "classify", "text": "text", "label": "label"},
-    "data": {"train": "train.csv", "validation": "train.csv", "test": "test.csv"},
+    "data": {"train": "train.csv", "validation": "validation.csv", "test": "test.csv"},
     "adaptation": {"name": "full"},
     "compare_with": ["majority"],
     "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "eval_count": 1},
@@ -80,15 +81,17 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
         "text.docx": "words",
         "torn.parquet": "torn",
         "train.csv": rows,
-        "test.csv": rows,
-        "unseen.csv": rows + "another verse,c\n",
+        "copy.csv": rows,
+        "validation.csv": rows.replace("book", "scroll"),
+        "test.csv": rows.replace("book", "tablet"),
+        "unseen.csv": rows.replace("book", "tablet") + "another verse,c\n",
         "one.csv": "text,label\nx,a\ny,a\n",
         "ragged.csv": "text,label\na,b,c\n",
         "tags.jsonl": '{"tokens": ["In", "Eden"], "tags": ["O", "B-LOC"]}\n' * 8,
         "parts.jsonl": '{"tokens": ["the", "man"], "tags": ["DET", "NOUN"]}\n' * 8,
         "untagged.jsonl": '{"tokens": ["the", "man"], "tags": ["DET"]}\n' * 8,
-        "misplaced.jsonl": '{"question": "", "context": "It is I.", "answers": {"text": ["I"], "answer_start": [5]}}\n'
-        * 8,
+        "misplaced.jsonl": _questions("Who", start=5),
+        "answers.jsonl": _questions("Where", start=6),
         "choices.jsonl": '{"question": "Who?", "choices": ["I", "you"], "answer": 2}\n' * 8,
         "folder/notes.md": "mine",
         "unfinished/recipe.yaml": "seed: 0\n",
@@ -102,6 +105,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
     pq.write_table(pa.table({"text": ["a", "c", "b"], "label": ["a", "b", None]}), folder / "no-label.parquet")
     _checkpoints(folder, pretrained.folder)
     return folder
+
+
+def _questions(word: str, start: int) -> str:
+    answers = {"text": ["I"], "answer_start": [start]}
+    rows = ({"question": f"{word} {n}?", "context": "It is I.", "answers": answers} for n in range(8))
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _checkpoints(folder: Path, good: Path) -> None:
@@ -286,3 +295,25 @@ def test_a_process_shows_a_traceback_only_with_debug(group, code, error, debug):
 def test_an_unknown_command_suggests_a_similar_one(call):
     code, _, err = call("pretran")
     assert code == 2 and "No such command 'pretran'" in err and "Did you mean 'pretrain'?" in err
+
+
+# The recipe decides which verb is planned, and the place of the output does not change the cost.
+OF_THE_VERB = {"missing section", "recipe of another verb"}
+OF_THE_OUTPUT = {
+    "output with others' files", "output of another recipe", "output that is a file", "output inside a file",
+    "shards in place of a file",
+}  # fmt: skip
+PLANNED = [
+    case for case in CASES if shlex.split(case.run)[0] in ("pretrain", "finetune") and case.name not in OF_THE_VERB
+]
+
+
+@pytest.mark.parametrize("case", PLANNED, ids=lambda case: case.name.replace(" ", "-"))
+def test_plan_refuses_what_the_verb_refuses(case, here, call):
+    _, *arguments = aside(shlex.split(case.run), here)
+    code, _, err = call("plan", *arguments)
+    if case.name in OF_THE_OUTPUT:
+        assert code == 0 and "The run would be refused: " in err, err
+    else:
+        assert code == 2 and case.found in err, err
+    assert not here.exists(), "nothing is written"

@@ -250,7 +250,9 @@ def test_a_checkpoint_is_trained_once_and_its_corpus_is_searched(folder, verses)
     }  # fmt: skip
     finetune = {
         "task": {"kind": "classify", "text": ["text"], "label": "label"}, "adaptation": "full",
-        "data": dict.fromkeys(("train", "validation", "test"), f"{folder}/shared.csv"),
+        "data": {
+            **dict.fromkeys(("train", "validation", "test"), f"{folder}/shared.csv"), "allow_overlap": True,
+        },
         "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "eval_count": 1},
     }  # fmt: skip
     sections = {"base": {"pretrain": pretrain, "finetune": finetune}, "axes": {}, "overlap": True, "seeds": 2}

@@ -58,7 +58,7 @@ corpus = {"output": work / "corpus", "sources": [{"name": "verses", "files": [wa
 index = {
     "output": work / "index", "model": pretrained, "corpus": {"files": [way / "other.txt"]}, "passages": {"limit": 20}
 }
-task = {"task": {"kind": "classify"}, "data": {**rows, "validation": way / "train.csv"}}
+task = {"task": {"kind": "classify"}, "data": {**rows, "validation": way / "train.csv", "allow_overlap": True}}
 study = {
     "question": "Does it run?", "output": work / "study", "seeds": 1, "reference": "majority", "compare": ["method"],
     "baselines": ["majority"], "overlap": False, "execution": {"workers": 1},
@@ -71,6 +71,7 @@ calls = {
     "finetune": lambda: headstart.finetune(finetune, quiet=True),
     "plan": lambda: headstart.plan(finetune),
     "evaluate": lambda: headstart.evaluate(tuned, way / "test.csv"),
+    "predict": lambda: headstart.predict(tuned, way / "test.csv", work / "rows.csv", quiet=True, overwrite=True),
     "generate": lambda: headstart.generate(pretrained, "In the ___ God created"),
     "index": lambda: headstart.index(index, quiet=True),
     "search": lambda: headstart.search(headstart.index(index, quiet=True), "Who made the world?"),

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel
 
+from headstart.checkpoint.load import load_adapter
 from headstart.core.config import Section
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch, ParameterGroup, Sample
@@ -54,6 +55,5 @@ class BaseAdaptation:
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
         """Load the checkpoint, with the peft adapter in `folder`."""
-        from peft import PeftModel
-
-        return PeftModel.from_pretrained(source.pretrained(), str(folder))  # type: ignore[return-value]
+        adapted: PreTrainedModel = load_adapter(source.pretrained(), folder)
+        return adapted

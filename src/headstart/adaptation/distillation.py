@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import layer_map, soft_target_loss, squared_distance
@@ -100,7 +101,7 @@ class TeacherDistillation(BaseAdaptation):
                 allowed="It must be the folder of a model that was fine-tuned on the same labels",
                 do="Run `headstart finetune` with the larger model first",
             )
-        teacher = AutoModelForSequenceClassification.from_pretrained(str(path), dtype=torch.float32).eval()
+        teacher = load_model("AutoModelForSequenceClassification", path, dtype=torch.float32).eval()
         own, other = model.config, teacher.config
         labels, teacher_labels = (list((config.id2label or {}).values()) for config in (own, other))
         if (own.vocab_size, labels) != (other.vocab_size, teacher_labels):

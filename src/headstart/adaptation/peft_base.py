@@ -9,6 +9,8 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.checkpoint.load import load_adapter
+from headstart.checkpoint.silence import silenced
 from headstart.core.contracts import ModelSource, Task
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class PeftAdaptation(BaseAdaptation):
 
         model = self.load(source)
         config = self.peft_config(model, self.shared(model, source))
-        return get_peft_model(model, config)  # type: ignore[arg-type, return-value]
+        with silenced():
+            return get_peft_model(model, config)  # type: ignore[arg-type, return-value]
 
     def shared(self, model: PreTrainedModel, source: ModelSource) -> dict[str, Any]:
         """Return the keywords that all peft methods take: the head's modules are trained and saved whole."""
@@ -57,9 +60,8 @@ class PeftAdaptation(BaseAdaptation):
 
     def reopen(self, source: ModelSource, folder: Path) -> PreTrainedModel:
         """Load the checkpoint as for training, with the adapter in `folder`."""
-        from peft import PeftModel
-
-        return PeftModel.from_pretrained(self.load(source), str(folder))  # type: ignore[arg-type, return-value]
+        adapted: PreTrainedModel = load_adapter(self.load(source), folder)
+        return adapted
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the wrapped model, which saves the adapter alone, or the network with the adapter merged."""

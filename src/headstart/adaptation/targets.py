@@ -36,15 +36,22 @@ def find(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
     names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
     selected: set[str] = set()
     for target in targets:
-        # Roles match only inside numbered layers, because heads have matrices of the same names.
-        pattern = rf".*\.\d+\.(?:.+\.)?(?:{PARTS[target]})" if target in PARTS else rf"(?:.+\.)?{re.escape(target)}"
-        matches = {name for name in names if re.fullmatch(pattern, name)}
+        matches = {name for name in names if re.fullmatch(pattern_of(target), name)}
         if not matches and target not in PARTS:
             raise _unknown(model, target, names)
         selected |= matches
     if not selected:
         raise _unknown(model, ", ".join(targets), names)
     return [name for name in names if name in selected]
+
+
+def pattern_of(target: str) -> str:
+    """Return the pattern that the full names of the matrices with a role or an end of a name match."""
+    if target not in PARTS:
+        return rf"(?:.+\.)?{re.escape(target)}"
+    # Roles match only inside numbered layers, because heads have matrices of the same names.
+    # What matches after a later number matches after the first one too, so only that is tried (an atomic group).
+    return rf"(?>.*?\.\d+\.)(?:.+\.)?(?:{PARTS[target]})"
 
 
 def _unknown(model: PreTrainedModel, target: str, names: Sequence[str]) -> RecipeError:

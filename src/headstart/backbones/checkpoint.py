@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 import transformers
 from pydantic import Field
-from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headstart.backbones.growth import Growth, grow, require_growth
 from headstart.backbones.sizes import Size, change
+from headstart.checkpoint.load import load_config, load_model
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
-from headstart.core.errors import ArtifactError, RecipeError, first_line
+from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.log import logger
 
 _COUNT_FROM_PAD = ("roberta", "camembert", "mpnet", "longformer")
 """Substrings of model types whose positions start at `pad_token_id` + 1, so the first positions are unused."""
@@ -76,7 +77,8 @@ class Checkpoint:
             model: PreTrainedModel = getattr(transformers, auto_class).from_config(config)
         else:
             change(config, changes)
-            model = _load(folder, config, auto_class)
+            model, info = load_model(auto_class, folder, config=config, dtype=torch.float32, output_loading_info=True)
+            _warn_about_new(folder, info["missing_keys"])
             if self.config.grow is not None:
                 # An additional network shares the embeddings, and so the width of the main network, but not its depth.
                 model = grow(model, Growth(hidden=self.config.grow.hidden) if self.part else self.config.grow)
@@ -103,14 +105,16 @@ class Checkpoint:
         """Return the config of the subfolder `part` if it exists, otherwise that of the checkpoint."""
         part_folder = self.path / self.part
         folder = part_folder if (part_folder / "config.json").is_file() else self.path
-        try:
-            return AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise ArtifactError(
-                f"{folder} has no config that transformers can read ({first_line(error)})",
-                allowed="`backbone.path` must be a local Hugging Face checkpoint",
-                do="Restore the folder, or set `backbone.path` to another",
-            ) from error
+        config: PreTrainedConfig = load_config(folder)
+        return config
+
+
+def _warn_about_new(folder: Path, missing: Iterable[str]) -> None:
+    """Log which modules the checkpoint has no weights for, such as the head of a checkpoint that was saved without."""
+    modules = sorted({name.rpartition(".")[0] or name for name in missing})
+    if modules:
+        named = ", ".join(modules[:3]) + (f" and {len(modules) - 3} more modules" if len(modules) > 3 else "")
+        logger.warning("%s has no weights for %s: this part of the network is new and starts untrained.", folder, named)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:
@@ -150,20 +154,6 @@ def widen(model: PreTrainedModel, size: int, pieces: Mapping[int, Sequence[int]]
         for table in {id(table): table for table in tables if table is not None}.values():
             for token, piece_ids in pieces.items():
                 table[token] = table[list(piece_ids)].mean(0)
-
-
-def _load(folder: Path, config: PreTrainedConfig, auto_class: str) -> PreTrainedModel:
-    try:
-        model: PreTrainedModel = getattr(transformers, auto_class).from_pretrained(
-            str(folder), config=config, dtype=torch.float32, local_files_only=True
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ArtifactError(
-            f"the weights in {folder} cannot be loaded as {auto_class} ({first_line(error)})",
-            allowed="The folder must contain a model.safetensors that matches config.json",
-            do="Restore the folder",
-        ) from error
-    return model
 
 
 def _rescale(config: PreTrainedConfig, scale: float) -> None:

@@ -12,16 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 import headstart
-from headstart.cli import corpus, describe, search, study, train, use
+from headstart.cli import corpus, describe, init, predict, runs, search, study, train, use
 from headstart.cli.options import RANK, WORLD_SIZE, show_log
-from headstart.core import artifact
+from headstart.core import faults
 from headstart.core.errors import HeadstartError
+from headstart.core.recipes.variables import hide
 from headstart.stages.runs import environment, launch
 
 _INTERRUPTED = 130
 _ORDER = (
-    "corpus", "pretrain", "finetune", "evaluate", "generate", "index", "search", "study", "plan", "list", "schema",
-    "doctor", "bench",
+    "init", "corpus", "pretrain", "finetune", "evaluate", "predict", "generate", "index", "search", "study",
+    "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 
@@ -42,7 +43,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(study.app, name="study")
-for _commands in (train, use, search, describe):
+for _commands in (init, train, use, predict, search, describe, runs):
     _commands.add_to(app)
 
 
@@ -69,16 +70,19 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None:
         environment.keep_memory(sys.argv[1:])
     environment.silence(WORLD_SIZE)
+    environment.wait_passively()
+    launch.follow_launcher()
     if threading.current_thread() is threading.main_thread():
         # SIGTERM is handled like Ctrl-C: a run in progress saves a checkpoint first.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        environment.require_limits(sys.argv[1:] if arguments is None else arguments)
         app(args=arguments, prog_name="headstart")
     except HeadstartError as error:
         if os.environ.get("HEADSTART_DEBUG"):
             raise
         # The processes of a distributed run often fail together.
-        typer.echo(f"headstart{f', rank {RANK}' if RANK else ''}: {error}", err=True)
+        typer.echo(f"headstart{f', rank {RANK}' if RANK else ''}: {faults.explain(error) or error}", err=True)
         sys.exit(error.exit_code)
     except SystemExit as stop:
         # Typer turns Ctrl-C into this code without printing anything.
@@ -91,13 +95,13 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("HEADSTART_DEBUG"):
             raise
-        refusal = artifact.explain(error)
+        refusal = faults.explain(error)
         if refusal is not None:
             typer.echo(f"headstart: {refusal}", err=True)
             sys.exit(refusal.exit_code)
         typer.echo(
-            f"headstart: {type(error).__name__}: {error}\n"
-            "Internal error, please report it. `headstart --debug …` shows the traceback.",
+            hide(f"headstart: {type(error).__name__}: {error}\n")
+            + "Internal error, please report it. `headstart --debug …` shows the traceback.",
             err=True,
         )
         sys.exit(1)

@@ -15,7 +15,8 @@ from headstart.cli.options import (
     Json,
     Quiet,
     Recipe,
-    require_readable,
+    load_recipe,
+    read_recipe,
     run_and_show,
     show,
     show_log,
@@ -51,11 +52,10 @@ Limit = Annotated[int, typer.Option(min=1, help="How many documents to show.")]
 def build(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry_run: DryRun = False) -> None:
     """Build a corpus and print its statistics. An unfinished build of the same recipe is resumed."""
     show_log(quiet)
-    require_readable(recipe)
-    from headstart.core import config
+    read = read_recipe(recipe)
     from headstart.stages.corpus.recipe import CorpusRecipe
 
-    filled = config.load(recipe, CorpusRecipe, overrides or [])
+    filled = load_recipe(read, CorpusRecipe, overrides)
     if dry_run:
         show_recipe(filled)
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Overrides, Recipe, require_readable, show
+from headstart.cli.options import Overrides, Recipe, read_recipe, show
 from headstart.core.errors import RecipeError
 
 _VERBS = ("corpus", "pretrain", "finetune", "index", "study")
@@ -28,17 +28,18 @@ def plan(
     ] = False,
 ) -> None:
     """Forecast the cost of a recipe. A few steps are timed on this machine."""
-    require_readable(recipe)
+    path, parsed = read_recipe(recipe)
     from headstart import verbs
 
+    filled = verbs.load(path, overrides or [], parsed)
     if best:
         from headstart.stages.plan import best_size
 
-        show(best_size.render(best_size.run(verbs.load(recipe, overrides or []))))
+        show(best_size.render(best_size.run(filled)))
         return
     from headstart.stages.plan import forecast as stage
 
-    show(stage.render(stage.run(verbs.load(recipe, overrides or []))))
+    show(stage.render(stage.run(filled)))
 
 
 def list_(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from headstart.core import artifact, log
 from headstart.core.errors import RecipeError
+from headstart.core.recipes.variables import hide
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+RecipeT = TypeVar("RecipeT", bound="BaseModel")
 RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
 """The rank of this process and the number of processes, as `torchrun` sets them."""
 
@@ -35,11 +37,20 @@ def show_log(quiet: bool) -> None:
     log.show(quiet or RANK > 0)
 
 
-def require_readable(recipe: str) -> None:
-    """Refuse a missing or malformed recipe before torch is imported, which takes seconds."""
+def read_recipe(recipe: str) -> tuple[Path, dict[str, Any]]:
+    """Return the path and the content of a recipe file; refuse a missing or malformed one before torch is imported."""
     from headstart.core import config
 
-    config.parse(config.find(recipe))
+    path = config.find(recipe)
+    return path, config.parse(path)
+
+
+def load_recipe(read: tuple[Path, dict[str, Any]], model: type[RecipeT], overrides: list[str] | None) -> RecipeT:
+    """Return the filled recipe of what `read_recipe` returned."""
+    from headstart.core import config
+
+    path, parsed = read
+    return config.load(path, model, overrides or [], parsed)
 
 
 def show_recipe(recipe: BaseModel) -> None:
@@ -59,13 +70,18 @@ def run_and_show(run: Callable[[Any, bool], Path], summary: Callable[[Path], str
     before = is_finished(recipe.output)
     folder = run(recipe, quiet)
     note_finished(before, folder)
-    show(summary(folder))
+    show_summary(summary(folder))
+
+
+def show_summary(text: str) -> None:
+    """Print what a run did, without the values of the variables of its recipe."""
+    show(hide(text))
 
 
 def note_finished(before: bool, folder: Path) -> None:
     """Say that there was nothing to do, if the run was finished before."""
     if before:
-        typer.echo(f"{folder} is already finished with this recipe; nothing to do.", err=True)
+        typer.echo(hide(f"{folder} is already finished with this recipe; nothing to do."), err=True)
 
 
 def require_one_process(verb: str) -> None:

@@ -14,7 +14,8 @@ from headstart.cli.options import (
     Json,
     Quiet,
     Recipe,
-    require_readable,
+    load_recipe,
+    read_recipe,
     run_and_show,
     show,
     show_log,
@@ -27,11 +28,10 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e
 def index(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry_run: DryRun = False) -> None:
     """Raw text → an index of its passages for semantic search. An unfinished index is resumed."""
     show_log(quiet)
-    require_readable(recipe)
-    from headstart.core import config
+    read = read_recipe(recipe)
     from headstart.stages.search.recipe import IndexRecipe
 
-    filled = config.load(recipe, IndexRecipe, overrides or [])
+    filled = load_recipe(read, IndexRecipe, overrides)
     if dry_run:
         show_recipe(filled)
         return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headstart.cli.options import DryRun, Quiet, require_one_process, require_readable, show, show_log, show_recipe
+from headstart.cli.options import DryRun, Quiet, require_one_process, show, show_log, show_recipe, show_summary
 from headstart.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from headstart.studies.definition import Study
 
 app = typer.Typer(
     help="Answer one question with a grid of runs. One table has seeds, tests, baselines and cost.",
@@ -25,22 +28,20 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e
 def plan(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
     """Show the cells and forecast their cost. The forecast has time, energy and money, before anything is spent."""
     show_log(quiet)
-    require_readable(study)
-    from headstart.studies import study as stage
+    filled = _load(study, overrides)
     from headstart.studies.run import plan as planner
 
-    show(planner.render(planner.run(stage.load(study, overrides or []), quiet)))
+    show(planner.render(planner.run(filled, quiet)))
 
 
 @app.command()
 def run(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False, dry_run: DryRun = False) -> None:
     """Run the missing cells. An interrupted study is resumed. Exits with code 1 if a cell is still missing."""
     show_log(quiet)
-    require_readable(study)
+    filled = _load(study, overrides)
     if dry_run:
         from headstart.studies import study as stage
 
-        filled = stage.load(study, overrides or [])
         _ = stage.StudyState(filled).graph  # validates the recipe of every cell
         show_recipe(filled)
         return
@@ -50,9 +51,8 @@ def run(study: StudyFile, overrides: Overrides = None, quiet: Quiet = False, dry
     from headstart.studies import study as stage
 
     require_one_process("study run")
-    filled = stage.load(study, overrides or [])
     outcome = stage.run(filled, quiet)
-    show("\n".join(stage.summary(stage.StudyState(filled), outcome)))
+    show_summary("\n".join(stage.summary(stage.StudyState(filled), outcome)))
     if outcome.finished < outcome.total:
         raise typer.Exit(1)
 
@@ -66,9 +66,10 @@ def table(
     ] = None,
 ) -> None:
     """Show the current table, with unfinished rows in gray."""
+    filled = _load(study, overrides)
     from headstart.studies import study as stage
 
-    state = stage.StudyState(stage.load(study, overrides or []))
+    state = stage.StudyState(filled)
     if form is None:
         from rich.console import Console
 
@@ -90,10 +91,11 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML report. The page is self-contained; the tables are also Markdown, CSV, Parquet and LaTeX."""
+    filled = _load(study, overrides)
     from headstart.studies import study as stage
     from headstart.studies.render import report as reporter
 
-    show(reporter.run(stage.StudyState(stage.load(study, overrides or [])), to))
+    show(reporter.run(stage.StudyState(filled), to))
 
 
 @app.command()
@@ -103,7 +105,15 @@ def power(
     difference: Annotated[float | None, typer.Option(help="Size of a difference, in points of the table.")] = None,
 ) -> None:
     """Show how many seeds a difference needs. Uses the observed variance over seeds and examples."""
+    filled = _load(study, overrides)
     from headstart.studies import study as stage
     from headstart.studies.judge import seeds
 
-    show(seeds.run(stage.StudyState(stage.load(study, overrides or [])), difference))
+    show(seeds.run(stage.StudyState(filled), difference))
+
+
+def _load(study: str, overrides: list[str] | None) -> Study:
+    """Read a study file; a wrong one is refused before torch is imported."""
+    from headstart.studies import saved
+
+    return saved.load(study, overrides or [])

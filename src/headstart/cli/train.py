@@ -14,13 +14,14 @@ from headstart.cli.options import (
     Quiet,
     Recipe,
     is_finished,
+    load_recipe,
     note_finished,
+    read_recipe,
     require_one_process,
-    require_readable,
     run_and_show,
-    show,
     show_log,
     show_recipe,
+    show_summary,
 )
 
 
@@ -34,11 +35,10 @@ def pretrain(
 ) -> None:
     """Raw text → checkpoint. An unfinished run of the same recipe is resumed."""
     show_log(quiet)
-    require_readable(recipe)
-    from headstart.core import config
+    read = read_recipe(recipe)
     from headstart.stages.pretrain.recipe import PretrainRecipe
 
-    filled = config.load(recipe, PretrainRecipe, overrides or [])
+    filled = load_recipe(read, PretrainRecipe, overrides)
     if dry_run:
         show_recipe(filled)
         return
@@ -53,18 +53,17 @@ def pretrain(
     folder = stage.run(filled, quiet)
     if RANK == 0:
         note_finished(before, folder)
-        show(stage.summary(folder))
+        show_summary(stage.summary(folder))
 
 
 def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry_run: DryRun = False) -> None:
     """Checkpoint × task × adaptation → model, compared with baselines. An unfinished run is resumed."""
     show_log(quiet)
     require_one_process("finetune")
-    require_readable(recipe)
-    from headstart.core import config
+    read = read_recipe(recipe)
     from headstart.stages.finetune.recipe import FinetuneRecipe
 
-    filled = config.load(recipe, FinetuneRecipe, overrides or [])
+    filled = load_recipe(read, FinetuneRecipe, overrides)
     if dry_run:
         show_recipe(filled)
         return

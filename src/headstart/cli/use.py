@@ -14,11 +14,21 @@ from headstart.cli.options import Json, show
 def evaluate(
     model: Annotated[Path, typer.Argument(help="The output folder of a finished run.")],
     data: Annotated[Path, typer.Argument(help="Labeled rows for a fine-tuned model, raw text for a pre-trained one.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Other columns, such as task.text=review task.label=stars.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the page of errors into this folder.")] = None,
+    by: Annotated[str | None, typer.Option(help="Show the score for each value of this column.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Compare with this fine-tuned model.")] = None,
 ) -> None:
-    """Evaluate a model on other data. The hashes of its files are verified first."""
+    """Evaluate a model on other data, with 95 % intervals. The hashes of its files are verified first.
+
+    With --output, a page is written as HTML, Markdown and JSON: confusions, calibration, scores by length and class,
+    the worst errors, and rows whose label should be checked. The page contains texts of the data.
+    """
     from headstart.stages import evaluate as stage
 
-    show(json.dumps(stage.run(model, data), indent=2, ensure_ascii=False))
+    show(json.dumps(stage.run(model, data, output, by, against, overrides or ()), indent=2, ensure_ascii=False))
 
 
 def generate(

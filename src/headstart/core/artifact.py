@@ -17,7 +17,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.errors import ArtifactError, ResourceError
-from headstart.core.lock import lock_beside
+from headstart.core.faults import SPACE_ADVICE, full_disk
+from headstart.core.lock import FolderLock, lock_beside, require_in_place
+from headstart.core.recipes.variables import written
 
 Folder = str | os.PathLike[str]
 FileFacts = dict[str, Any]
@@ -33,7 +35,6 @@ FileFacts = dict[str, Any]
 MANIFEST = "headstart.json"
 FORMAT = 2
 """Since format 2 the manifest contains a seal, a hash of itself. Folders of format 1 have none and are still read."""
-_PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 _RESTORE = "Restore the folder or create it again"
 
@@ -84,6 +85,7 @@ def make_once(target: Path, kind: str, write: Callable[[Staging], Any], **facts:
     If several processes ask for the same target, one creates it and the others wait.
     """
     if is_complete(target):
+        _clear_leftovers(target)
         return False
     with lock_beside(target):
         if is_complete(target):
@@ -91,6 +93,16 @@ def make_once(target: Path, kind: str, write: Callable[[Staging], Any], **facts:
         with staged(target, kind, **facts) as staging:
             write(staging)
     return True
+
+
+def _clear_leftovers(target: Path) -> None:
+    """Remove what a process left beside a complete artifact when it was killed just after the final rename."""
+    path = lock_beside(target).path
+    if path.exists():
+        # Another process may hold the lock, or the folder may be read-only: then everything stays.
+        with suppress(ArtifactError, OSError), FolderLock(target, path=path):
+            for leftover in (_staging_path(target), _outgoing(target)):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextmanager
@@ -125,7 +137,7 @@ def amended(folder: Path, **facts: Any) -> Iterator[Staging]:
             flush(path)
             manifest["files"][path.name] = describe(path)
             os.replace(path, folder / path.name)
-        manifest = json.loads(json.dumps(manifest | staging.facts))
+        manifest = json.loads(json.dumps(written(manifest | staging.facts)))
         manifest["seal"] = _hash_of(manifest)
         write_whole(folder / MANIFEST, _text(manifest))
 
@@ -161,7 +173,7 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
         raise ArtifactError(
             f"{folder} has no {MANIFEST}", allowed="A finished artifact has one", do="Finish the run first"
         ) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ArtifactError(f"{path} cannot be read ({error})", do=_RESTORE) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ArtifactError(f"{path} is not a Headstart manifest", do=_RESTORE)
@@ -232,31 +244,8 @@ def require_space(folder: Path, size: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < size * 1.1:
         raise ResourceError(
-            f"{folder} needs {size * 1.1 / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free", do=_SPACE_ADVICE
+            f"{folder} needs {size * 1.1 / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free", do=SPACE_ADVICE
         )
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """True if an error, or one of its causes, means a full disk; libraries in Rust report it only in the message."""
-    link: BaseException | None = error
-    while link is not None:
-        if getattr(link, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(link):
-            return True
-        link = link.__cause__ or link.__context__
-    return False
-
-
-def explain(error: Exception) -> ResourceError | None:
-    """Return a user-facing error for a full disk or a path that the system refuses, or None for any other error."""
-    if is_disk_full(error):
-        return ResourceError("the disk filled up", allowed="Writing needs free space", do=_SPACE_ADVICE)
-    if not isinstance(error, OSError) or error.errno not in _PATH_ERRORS or error.filename is None:
-        return None
-    return ResourceError(
-        f"the operating system refuses access to {error.filename} ({error.strerror})",
-        allowed="You need permission for the path, and every part of an output's path must be a folder",
-        do="Change the permissions or choose another path",
-    )
 
 
 def sha256(path: Path) -> str:
@@ -294,8 +283,8 @@ def _staging(target: Path, reported: Path, facts: Mapping[str, Any]) -> Iterator
     try:
         yield staging
     except Exception as error:
-        if is_disk_full(error):
-            raise ResourceError(f"the disk filled up while {reported} was written", do=_SPACE_ADVICE) from error
+        if (reason := full_disk(error)) is not None:
+            raise ResourceError(f"{reason} while {reported} was written", do=SPACE_ADVICE) from error
         raise
     finally:
         shutil.rmtree(staging.path, ignore_errors=True)
@@ -303,6 +292,7 @@ def _staging(target: Path, reported: Path, facts: Mapping[str, Any]) -> Iterator
 
 def _staging_folder(target: Path) -> Path:
     """Create an empty staging folder beside the target; clear or restore what a killed process left there."""
+    require_in_place(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     outgoing = _outgoing(target)
     if outgoing.exists() and not target.exists():
@@ -336,8 +326,8 @@ def _seal(staging: Staging, kind: str) -> None:
         "versions": versions(),
         "files": {name: staging.hashed.get(name) or describe(path) for name, path in names.items()},
     }
-    # In the form in which it will be read back: keys are strings, tuples are lists.
-    manifest = json.loads(json.dumps(manifest))
+    # In the form in which it will be read back: keys are strings, tuples are lists, variables are not expanded.
+    manifest = json.loads(json.dumps(written(manifest)))
     manifest["seal"] = _hash_of(manifest)
     (folder / MANIFEST).write_text(_text(manifest), encoding="utf-8")
     mode = (folder / MANIFEST).stat().st_mode
@@ -374,4 +364,3 @@ def _hash_of(manifest: dict[str, Any]) -> str:
 
 _PUBLISHING = "model"
 """Names the staging folder of a run's folder: `.model.staging`."""
-_SPACE_ADVICE = "Free some space, or set `output` to another disk; rerun the same command to resume an interrupted run"

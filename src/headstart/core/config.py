@@ -9,22 +9,31 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
-import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, SkipValidation, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    SkipValidation,
+    ValidationError,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from headstart.core import registry, renames
-from headstart.core.errors import RecipeError, first_line
-from headstart.core.validation_errors import format_validation_errors
+from headstart.core.errors import RecipeError, first_line, shorten
+from headstart.core.recipes import text as recipe_text
+from headstart.core.recipes import variables
+from headstart.core.recipes.validation_errors import format_validation_errors
+from headstart.core.recipes.variables import Expanded
 
 RecipeT = TypeVar("RecipeT", bound=BaseModel)
 
@@ -32,7 +41,9 @@ RecipeT = TypeVar("RecipeT", bound=BaseModel)
 class Section(BaseModel):
     """Base class of recipe sections: unknown keys are errors, and values are frozen after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    _variables: dict[variables.Path, Expanded] = PrivateAttr(default_factory=dict)
+    """The strings of a recipe in which variables were expanded, by path."""
 
 
 @dataclass(frozen=True)
@@ -48,47 +59,49 @@ TaskSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("
 AdaptationSection = Annotated[SkipValidation[SerializeAsAny[Section]], RegistryField("adaptations")]
 
 
-def load(path: str | Path, model: type[RecipeT], overrides: Sequence[str] = ()) -> RecipeT:
+def load(
+    path: str | Path, model: type[RecipeT], overrides: Sequence[str] = (), parsed: dict[str, Any] | None = None
+) -> RecipeT:
     """Read a YAML recipe, apply dotted overrides, and validate it into `model`.
 
-    `${here}` expands to the folder of the recipe file, `${NAME:-default}` to an environment variable.
+    `${here}` expands to the folder of the recipe file, `${NAME:-default}` to an environment variable. `parsed` is what
+    `parse` returned for this file, if it was read before.
+
+    A recipe whose problems can all be found without the registered classes is refused before these are imported,
+    because some of them import torch, which takes seconds.
     """
-    path = find(path)
-    raw = parse(path)
-    return fill(model, apply_overrides(raw, overrides), where=str(path))
+    if parsed is None:
+        path = find(path)
+        parsed = parse(path)
+    raw = apply_overrides(parsed, overrides)
+    _require_plain_sections(model, raw, str(path))
+    return fill(model, raw, where=str(path))
 
 
 def find(path: str | Path) -> Path:
     """Return the path of a recipe file: the given one, or the recipe of that name in the package."""
     path = Path(path)
-    if path.is_file():
-        return path
-    shipped = Path(__file__).parent.parent / "shipped" / path
-    if path.parts[:1] in (("recipes",), ("studies",)) and shipped.is_file():
-        return shipped
-    siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    try:
+        if path.is_file():
+            return path
+        shipped = Path(__file__).parent.parent / "shipped" / path
+        if path.parts[:1] in (("recipes",), ("studies",)) and shipped.is_file():
+            return shipped
+        problem = f"{path} is not a file" if path.exists() else ""
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    except (OSError, ValueError) as error:
+        # A name that is too long or contains a NUL byte.
+        reason = getattr(error, "strerror", None) or first_line(error)
+        problem, siblings = f"{shorten(str(path))} is not a path ({reason})", []
     raise RecipeError(
-        f"there is no recipe at {path}{registry.suggest(path.name, siblings)}",
+        problem or f"there is no recipe at {path}{registry.suggest(path.name, siblings)}",
         do="Pass the path of a YAML file; `headstart schema VERB` describes its keys",
     )
 
 
 def parse(path: Path) -> dict[str, Any]:
     """Read a YAML file into plain dictionaries and expand `${…}`."""
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text (byte {error.start})", do="Save it as UTF-8") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise RecipeError(
-            f"{path}{position} is not valid YAML: {getattr(error, 'problem', error)}",
-            do="Fix that line; quote text that contains `: `, `[` or `#`",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        # A number with thousands of digits, or brackets nested a thousand deep.
-        raise RecipeError(f"{path} is not a recipe ({first_line(error)})", do="Fix the file") from error
+    raw = recipe_text.parse(recipe_text.read(path), str(path))
     if not isinstance(raw, dict):
         content = {"NoneType": "empty", "str": "plain text", "list": "a list"}.get(type(raw).__name__, repr(raw))
         raise RecipeError(
@@ -96,8 +109,14 @@ def parse(path: Path) -> dict[str, Any]:
             allowed="A recipe is a mapping of keys to values",
             do="`headstart schema VERB` describes every key",
         )
-    filled: dict[str, Any] = _interpolate(raw, {"here": str(path.parent)}, str(path))
-    return filled
+    try:
+        expanded: dict[str, Any] = variables.expand(raw, here=path.parent)
+    except variables.UnsetVariable as unset:
+        raise RecipeError(
+            f"{path} uses ${{{unset.name}}}, which is not set",
+            do=f"export {unset.name}=… or write ${{{unset.name}:-default}}",
+        ) from unset
+    return expanded
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -105,17 +124,23 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     raw = copy.deepcopy(raw)
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise RecipeError(
-                f"override {override!r} has no '='",
-                allowed="An override is written key.subkey=value",
-                do="Quote values with spaces",
-            )
-        try:
-            parsed = yaml.load(value, Loader=_Loader) if value else None
-        except yaml.YAMLError as error:
-            raise RecipeError(f"the value of override {override!r} is not valid YAML") from error
-        set_dotted(raw, key.strip(), parsed)
+        key, shown = key.strip(), shorten(repr(override))
+        if not equals:
+            problem = "has no '='"
+        elif not all(key.split(".")) or not key.isprintable():
+            problem = "has an empty key" if not key else "has no proper key"
+        elif key.count(".") >= recipe_text.MAX_DEPTH:
+            problem = f"has a key of {key.count('.') + 1} parts"
+        elif len(value) > recipe_text.MAX_BYTES:
+            problem = f"has {len(value):,} characters"
+        else:
+            set_dotted(raw, key, recipe_text.parse(value, f"the value of override {shown}") if value else None)
+            continue
+        raise RecipeError(
+            f"override {shown} {problem}",
+            allowed="An override is written key.subkey=value",
+            do="Quote values with spaces",
+        )
     return raw
 
 
@@ -134,43 +159,128 @@ def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
         elif isinstance(below, str) and selector is not None:
             below = {selector: below}
         if not isinstance(below, dict):
+            shown = shorten(repr(parent))
             raise RecipeError(
-                f"override {key!r} sets a key inside {parent!r}, which is a value, not a section",
-                do=f"Set {parent!r} itself, or correct the key",
+                f"override {shorten(repr(key))} sets a key inside {shown}, which is a value, not a section",
+                do=f"Set {shown} itself, or correct the key",
             )
         section[parent] = below
         section = below
     section[last] = value
 
 
-def fill(model: type[RecipeT], raw: dict[str, Any], where: str = "the recipe") -> RecipeT:
+def fill(model: type[RecipeT], raw: Mapping[str, Any], where: str = "the recipe") -> RecipeT:
     """Validate plain dictionaries into a recipe with all defaults filled in; one error lists every problem."""
+    recipe, problems = _validate(model, raw)
+    if recipe is None:
+        raise _refusal(model, problems, where)
+    if isinstance(recipe, Section):
+        recipe._variables = _placed_variables(recipe, raw)
+    return recipe
+
+
+def _validate(model: type[RecipeT], raw: Mapping[str, Any]) -> tuple[RecipeT | None, list[str]]:
+    """Return the recipe, or None and every problem."""
     problems: list[str] = []
     raw = dict(raw)
     for name, field, group in _registry_fields(model):
         if name in raw:
             raw[name] = resolve_section(group, name, raw[name], problems)
         elif field.is_required():
-            known = registry.names(group)
-            example = f"{name}: {{{registry.SELECTOR[group]}: {known[0]}}}"
-            problems.append(f"{name} is missing; known: {', '.join(known)}. Add it, for example `{example}`.")
+            problems.append(_missing_section(group, name))
             raw[name] = None
         else:
             raw[name] = resolve_section(group, name, field.get_default(call_default_factory=True), problems)
     try:
         recipe = model.model_validate(raw)
     except ValidationError as error:
-        problems = format_validation_errors(model, error.errors()) + problems
-    if problems:
-        verb = getattr(model, "verb", None)
-        advice = f"`headstart schema {verb}` describes every key" if verb else ""
-        raise RecipeError(f"{where}: " + "\n  ".join(problems), do=advice)
-    return recipe
+        return None, format_validation_errors(model, error.errors(include_url=False)) + problems
+    return (None, problems) if problems else (recipe, [])
+
+
+def _require_plain_sections(model: type[BaseModel], raw: Mapping[str, Any], where: str) -> None:
+    """Refuse what is wrong outside the settings of registered classes, unless there are such settings to check too."""
+    problems: list[str] = []
+    has_settings = False
+    sections: dict[str, Any] = {}
+    for name, field, group in _registry_fields(model):
+        selector, value = registry.SELECTOR[group], raw.get(name)
+        sections[name] = None
+        entry = value.get(selector) if isinstance(value, dict) else value
+        if name not in raw and field.is_required():
+            problems.append(_missing_section(group, name))
+        elif isinstance(entry, str):
+            try:
+                registry.target(group, entry)
+                has_settings = has_settings or (isinstance(value, dict) and len(value) > 1)
+            except RecipeError as error:
+                problems.append(f"{name}.{selector}: {error}")
+        elif name in raw:
+            has_settings = True
+    try:
+        model.model_validate({**raw, **sections})
+    except ValidationError as error:
+        # A validator of the whole recipe may read the sections, so its opinion waits until they are there.
+        details = [detail for detail in error.errors(include_url=False) if detail["loc"]]
+        problems = format_validation_errors(model, details) + problems
+    except (AttributeError, TypeError):
+        pass
+    if problems and not has_settings:
+        raise _refusal(model, problems, where)
+
+
+def _refusal(model: type[BaseModel], problems: Sequence[str], where: str) -> RecipeError:
+    verb = getattr(model, "verb", None)
+    advice = f"`headstart schema {verb}` describes every key" if verb else ""
+    return RecipeError(f"{where}: " + "\n  ".join(problems), do=advice)
+
+
+def _missing_section(group: str, name: str) -> str:
+    known = registry.names(group)
+    example = f"{name}: {{{registry.SELECTOR[group]}: {known[0]}}}"
+    return f"{name} is missing; known: {', '.join(known)}. Add it, for example `{example}`."
+
+
+def _placed_variables(recipe: Section, raw: Mapping[str, Any]) -> dict[variables.Path, Expanded]:
+    """Return the strings of a filled recipe in which variables were expanded, by path.
+
+    Only text and paths are among them. A number, or the name of an entry, is written by its value: a saved recipe must
+    be valid where the variable is not set.
+    """
+    expanded = [(path, leaf) for path, leaf in variables.leaves(raw) if isinstance(leaf, Expanded)]
+    if not expanded:
+        return {}
+    filled = recipe.model_dump(mode="json")
+    texts = {path: leaf for path, leaf in variables.leaves(filled) if isinstance(leaf, str)}
+    placed: dict[variables.Path, Expanded] = {}
+    for path, leaf in expanded:
+        same = (str(leaf), str(Path(leaf)))
+        # A validator may have moved the text, as from `files: a.txt` to a list.
+        moved = [other for other, text in texts.items() if other[0] == path[0] and text in same]
+        for other in [path] if texts.get(path) in same else moved:
+            placed[other] = leaf
+    templates = {path: leaf.template for path, leaf in placed.items()}
+    if _validate(type(recipe), variables.replace(filled, templates))[0] is not None:
+        return placed
+    return {
+        path: leaf
+        for path, leaf in placed.items()
+        if _validate(type(recipe), variables.replace(filled, {path: leaf.template}))[0] is not None
+    }
 
 
 def fill_saved(model: type[RecipeT], raw: Mapping[str, Any], where: str) -> RecipeT:
-    """Validate a recipe that was saved in an artifact; keys renamed since then are translated."""
-    return fill(model, renames.upgrade(raw), where)
+    """Validate a recipe that was saved in an artifact; keys renamed since then are translated.
+
+    Variables are expanded, `${here}` to the folder of the artifact; one that is not set stays as it is written.
+    """
+    return fill(model, renames.upgrade(expand_saved(raw, Path(where))), where)
+
+
+def expand_saved(raw: Any, saved_in: Path) -> Any:
+    """Return a saved recipe, or a part of it, with its variables expanded, for an artifact or a file in it."""
+    here = saved_in if saved_in.is_dir() else saved_in.parent
+    return variables.expand(raw, here=here, keep_unset=True)
 
 
 def require_unique_names(names: Sequence[str], what: str) -> None:
@@ -181,13 +291,38 @@ def require_unique_names(names: Sequence[str], what: str) -> None:
 
 
 def to_dict(recipe: BaseModel) -> dict[str, Any]:
-    """Return the filled recipe as plain JSON types, with every default written out."""
-    return recipe.model_dump(mode="json")
+    """Return the filled recipe as plain JSON types, with every default written out.
+
+    Strings in which variables were expanded are `Expanded`; `variables.written` replaces them by their templates.
+    """
+    filled = recipe.model_dump(mode="json")
+    if not isinstance(recipe, Section) or not recipe._variables:
+        return filled
+    texts = dict(variables.leaves(filled))
+    known = {
+        path: Expanded(texts[path], leaf.template, leaf.values)
+        for path, leaf in recipe._variables.items()
+        if texts.get(path) in (str(leaf), str(Path(leaf)))
+    }
+    marked: dict[str, Any] = variables.replace(filled, known)
+    return marked
 
 
-def to_yaml(recipe: BaseModel) -> str:
-    """Return the filled recipe as YAML in the order of its fields."""
-    return yaml.dump(to_dict(recipe), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+def to_saved(recipe: BaseModel) -> dict[str, Any]:
+    """Return the filled recipe as `to_dict` does, with `${here}` as its output folder, in which it is saved."""
+    filled = to_dict(recipe)
+    folder = Path(filled["output"])
+    marks = {path: leaf.relative_to(folder) for path, leaf in variables.leaves(filled) if isinstance(leaf, Expanded)}
+    saved: dict[str, Any] = variables.replace(filled, marks)
+    return saved
+
+
+def to_yaml(recipe: BaseModel, saved: bool = False) -> str:
+    """Return the filled recipe as YAML in the order of its fields, with variables as they were written.
+
+    With `saved`, it is for a file in the output folder of the recipe.
+    """
+    return recipe_text.dump(variables.written(to_saved(recipe) if saved else to_dict(recipe)))
 
 
 def fingerprint(value: Any, length: int = 16) -> str:
@@ -283,73 +418,3 @@ def _weighted(config: type[Section]) -> type[Section]:
         raise RecipeError(f"{config.__module__} already has a setting `weight`", do="Rename it")
     weight = Field(1.0, gt=0, description="how often this objective is drawn, relative to the other weights")
     return create_model(config.__name__, __base__=config, weight=(float, weight))
-
-
-_PLACEHOLDER = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
-
-def _interpolate(node: Any, values: dict[str, str], where: str) -> Any:
-    if isinstance(node, dict):
-        return {key: _interpolate(value, values, where) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_interpolate(item, values, where) for item in node]
-    if not isinstance(node, str):
-        return node
-
-    def replace(match: re.Match[str]) -> str:
-        name, default = match.groups()
-        value = values.get(name) or os.environ.get(name) or default
-        if value is None:
-            raise RecipeError(
-                f"{where} uses ${{{name}}}, which is not set", do=f"export {name}=… or write ${{{name}:-default}}"
-            )
-        return value
-
-    return _PLACEHOLDER.sub(replace, node)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without its pitfalls: `1e-3` is a number, `on` and `no` are strings, and duplicate keys are errors."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse duplicate keys, of which YAML would silently keep the last."""
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key is not a plain word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse aliases: no recipe needs them, and nested aliases can exhaust memory."""
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not allowed in recipes", event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {
-    letter: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:bool" or letter in "tTfF"]
-    for letter, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes strings that the loader would parse as numbers."""
-
-
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(
-            r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$|^[-+]?\.(?:inf|Inf)$|^\.(?:nan|NaN)$"
-        ),
-        list("-+0123456789."),
-    )

@@ -248,6 +248,14 @@ class Task(Protocol):
         """Turn the outputs of all features of a split into one prediction per example, in the form of the labels."""
         ...
 
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the probability of each label by name for every example; an empty list if the task has none.
+
+        A task that labels every word returns one such mapping per word. A task without a set of labels may return its
+        best predictions as a tuple of pairs, each a prediction and its probability.
+        """
+        ...
+
     def notes(self, features: Sequence[Feature]) -> list[str]:
         """Return sentences about the encoding that a user should know: how much was truncated, unknown characters."""
         ...

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+from headstart.core.recipes.variables import hide
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move the cursor of a terminal, or change the color or the direction of its text."""
 
 
 class HeadstartError(Exception):
@@ -12,8 +18,8 @@ class HeadstartError(Exception):
 
     def __init__(self, found: str, *, allowed: str = "", do: str = "") -> None:
         """Join the three parts, each a clause or a sentence, into one message."""
-        self.found, self.allowed, self.do = found, allowed, do
-        super().__init__(" ".join(_sentence(part) for part in (found, allowed, do) if part))
+        self.found, self.allowed, self.do = _printable(found), _printable(allowed), _printable(do)
+        super().__init__(" ".join(_sentence(part) for part in (self.found, self.allowed, self.do) if part))
 
     def to_dict(self) -> dict[str, str]:
         """Return the error as plain JSON types, from which `error_from_dict` rebuilds it in another process."""
@@ -46,6 +52,16 @@ def error_from_dict(fields: Mapping[str, str]) -> HeadstartError:
 def first_line(error: Exception) -> str:
     """Return the first line of a library's error message, for use inside one of Headstart's."""
     return str(error).strip().partition("\n")[0].rstrip(": ")
+
+
+def shorten(text: str, length: int = 60) -> str:
+    """Return a text of at most `length` characters, with … in place of what was cut off."""
+    return text if len(text) <= length else text[: length - 3] + "…"
+
+
+def _printable(text: str) -> str:
+    """Return a message without the values of variables, which may be secret, and without control characters."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), hide(text))
 
 
 def _sentence(part: str) -> str:

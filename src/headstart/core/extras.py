@@ -7,7 +7,7 @@ import shlex
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
 
-_REQUIREMENT = re.compile(r"""^(?P<package>[^;]+?)\s*;.*extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
+_REQUIREMENT = re.compile(r"""^(?P<package>[^;\s]+(?:\s+[^;\s]+)*+)\s*;.*extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
 
 
 @cache

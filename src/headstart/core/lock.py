@@ -19,6 +19,8 @@ except ImportError:  # pragma: no cover - Windows has no record locks; folders a
 
 LOCK = ".lock"
 _OPEN_ATTEMPTS = 100
+_held: dict[Path, os.stat_result] = {}
+"""The folders that this process has locked, as they were then."""
 
 
 class FolderLock:
@@ -65,10 +67,13 @@ class FolderLock:
         self._descriptor = descriptor
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        if self.path.parent == self.folder:
+            _held[self.folder.absolute()] = self.folder.stat()
 
     def release(self) -> None:
         """Remove the lock file and release the lock; does nothing if the lock is not held."""
         if self._descriptor is not None:
+            _held.pop(self.folder.absolute(), None)
             # The folder may have been removed by now, and locked again by another process.
             if _is_same(self._descriptor, self.path):
                 self.path.unlink(missing_ok=True)
@@ -101,6 +106,27 @@ class FolderLock:
 def lock_beside(folder: Path) -> FolderLock:
     """Return a waiting lock for a folder that may not exist yet; its lock file is beside the folder."""
     return FolderLock(folder, path=folder.parent / f".{folder.name}{LOCK}", wait=True)
+
+
+def require_in_place(path: Path) -> None:
+    """Raise if a folder that this process has locked, and that contains `path`, was moved or deleted since then.
+
+    Otherwise a run would create the folder again and finish it without the files that it wrote before.
+    """
+    for folder in path.absolute().parents:
+        if folder in _held and not _is_in_place(folder):
+            raise ArtifactError(
+                f"{folder} no longer exists where it was when the run started, or is another folder now",
+                allowed="The folder of a run must not be moved or deleted while it runs",
+                do="Move it back, or choose another output, and run the same command again",
+            )
+
+
+def _is_in_place(folder: Path) -> bool:
+    try:
+        return os.path.samestat(folder.stat(), _held[folder])
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> int:

@@ -11,6 +11,8 @@ import logging
 import sys
 from typing import TextIO
 
+from headstart.core.recipes.variables import hide
+
 logger = logging.getLogger("headstart")
 
 
@@ -27,6 +29,14 @@ class _Lines(logging.StreamHandler[TextIO]):
         """Ignore the stream that the base class sets once."""
 
 
+class _Message(logging.Formatter):
+    """The message alone, without the values of the variables of a recipe."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return hide(super().format(record))
+
+
 def show(quiet: bool) -> None:
     """Print the package's log as plain lines on stderr; with `quiet`, only warnings and errors.
 
@@ -34,6 +44,6 @@ def show(quiet: bool) -> None:
     """
     if not any(isinstance(handler, _Lines) for handler in logger.handlers):
         handler = _Lines()
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(_Message())
         logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)

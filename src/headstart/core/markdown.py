@@ -24,7 +24,8 @@ def escape(text: str) -> Markdown:
 
 def code(text: str) -> Markdown:
     """Return text as a code span that is safe in a table, whatever backticks and pipes it contains."""
-    text = " ".join(text.split()).replace("|", r"\|")
+    # An empty span would be the opening of another.
+    text = " ".join(text.split()).replace("|", r"\|") or " "
     longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     blank = " " if text.startswith("`") or text.endswith("`") else ""

@@ -170,9 +170,10 @@ def import_network(folder: Path) -> None:
     """Import the module of a folder's network if it is one of Headstart's own, so that transformers can load it."""
     try:
         model_config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return  # Loading the folder reports what is wrong with it.
-    module_name = NETWORKS.get(model_config.get("model_type"))
+    kind = model_config.get("model_type") if isinstance(model_config, dict) else None
+    module_name = NETWORKS.get(kind) if isinstance(kind, str) else None
     if module_name is not None:
         importlib.import_module(module_name)
 

@@ -9,8 +9,10 @@ print(meter.tag().sentence())
 
 from __future__ import annotations
 
+import socket
 import time
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +21,7 @@ from pydantic import Field, field_validator
 from headstart.core.config import Section
 from headstart.core.errors import HeadstartError
 from headstart.evaluation import energy as energy_module
-from headstart.evaluation.energy import WORLD, EnergyMeter
+from headstart.evaluation.energy import WORLD, EnergyMeter, EnergySample
 from headstart.evaluation.memory import PeakMemory
 
 
@@ -90,7 +92,7 @@ class PriceTag:
 
     def sentence(self) -> str:
         """Return the tag as one line of text."""
-        parts = [f"{_count(self.tokens)} tokens", f"{self.flops:.2g} FLOPs", _duration(self.seconds)]
+        parts = [f"{_count(self.tokens)} tokens", f"{self.flops:.2g} FLOPs", duration(self.seconds)]
         if self.peak_memory_mb is not None:
             parts.append(f"{self.peak_memory_mb:,.0f} MB at most")
         parts.append("energy unknown" if self.kwh is None else f"{self.kwh:.2g} kWh")
@@ -100,12 +102,29 @@ class PriceTag:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True)
+class ProcessCost:
+    """What one process has used since its meter started; of plain JSON types, so that ranks can send it."""
+
+    seconds: float
+    peak_memory_mb: float
+    kwh: float | None
+    shared_kwh: float
+    """The part of `kwh` that belongs to the whole machine."""
+    source: str
+    """How the energy was measured."""
+    machine: str
+
+
 class Meter:
     """Context manager that measures the cost of a block; `tag()` returns it at any time.
 
     A resumed run passes the tag of its checkpoint as `previous`, and the new tag continues from there.
-    `energy=False` skips the energy measurement, for work too short to matter.
+    `energy=False` skips the energy measurement, for work too short to matter. `others` are the costs of processes that
+    share the work: memory and energy are summed, the clock is this process's.
     """
+
+    others: Sequence[ProcessCost] = ()
 
     def __init__(self, previous: PriceTag | None = None, config: CostConfig | None = None, energy: bool = True) -> None:
         """Check the assumptions, so that a wrong country fails before the work and not after it."""
@@ -118,7 +137,7 @@ class Meter:
         self._energy: EnergyMeter | None = None
         self._memory: PeakMemory | None = None
         self._started = 0.0
-        self._final: PriceTag | None = None
+        self._final: ProcessCost | None = None
 
     def __enter__(self) -> Self:
         """Start measuring."""
@@ -140,26 +159,37 @@ class Meter:
 
     def tag(self) -> PriceTag:
         """Return the price tag until now (or until the end of the block), including the previous tag."""
-        measured = self._final or self._measure(time.perf_counter() - self._started)
-        measured = replace(measured, tokens=self.tokens, flops=self.flops)
+        processes = [self.process_cost(), *self.others]
+        kwh = _energy(processes)
+        co2e, assumptions = _emissions(kwh, self.config)
+        assumptions["energy"] = " | ".join(dict.fromkeys(process.source for process in processes))
+        machines = len({process.machine for process in processes})
+        if self.others:
+            assumptions["processes"] = f"{len(processes)} on {machines} machine{'s' * (machines > 1)}"
+        seconds = processes[0].seconds
+        measured = PriceTag(
+            self.tokens,
+            self.flops,
+            seconds,
+            sum(process.peak_memory_mb for process in processes),
+            kwh,
+            co2e,
+            seconds / 3600 * self.config.price_per_hour * machines,
+            self.config.currency,
+            assumptions,
+        )
         return self.previous + measured if self.previous else measured
 
-    def _measure(self, seconds: float) -> PriceTag:
+    def process_cost(self) -> ProcessCost:
+        """Return what this process has used until now, or until the end of the block."""
+        return self._final or self._measure(time.perf_counter() - self._started)
+
+    def _measure(self, seconds: float) -> ProcessCost:
         if self._memory is None:
             raise RuntimeError("a Meter is read inside or after its `with` block")
-        sample = self._energy.read() if self._energy else None
-        kwh = sample.kwh if sample else None
-        co2e, assumptions = _emissions(kwh, self.config)
-        assumptions["energy"] = sample.source if sample else "not measured"
-        return PriceTag(
-            seconds=seconds,
-            peak_memory_mb=self._memory.megabytes(),
-            kwh=kwh,
-            co2e_kg=co2e,
-            money=seconds / 3600 * self.config.price_per_hour,
-            currency=self.config.currency,
-            assumptions=assumptions,
-        )
+        sample = self._energy.read() if self._energy else EnergySample(None, "not measured")
+        memory = self._memory.megabytes()
+        return ProcessCost(seconds, memory, sample.kwh, sample.shared_kwh, sample.source, socket.gethostname())
 
 
 def forecast_tag(
@@ -191,6 +221,18 @@ def forecast_tag(
     return PriceTag(tokens, flops, seconds, peak_memory_mb, kwh, co2e, money, config.currency, assumptions)
 
 
+def _energy(processes: Sequence[ProcessCost]) -> float | None:
+    """Return the energy of all processes; what was measured for a whole machine counts once per machine."""
+    own = 0.0
+    shared: dict[str, float] = {}
+    for process in processes:
+        if process.kwh is None:
+            return None
+        own += process.kwh - process.shared_kwh
+        shared[process.machine] = max(shared.get(process.machine, 0.0), process.shared_kwh)
+    return own + sum(shared.values())
+
+
 def _emissions(kwh: float | None, config: CostConfig) -> tuple[float | None, dict[str, str]]:
     assumptions = {"price": f"{config.price_per_hour:g} {config.currency} per hour"}
     if kwh is None or not energy_module.installed():
@@ -219,7 +261,8 @@ def _count(number: float) -> str:
     return f"{number:g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in words: seconds, minutes, or hours and minutes."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)

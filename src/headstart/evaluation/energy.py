@@ -31,6 +31,8 @@ class EnergySample:
 
     kwh: float | None
     source: str
+    shared_kwh: float = 0.0
+    """The part that was measured or assumed for the whole machine, so that its processes must not be added up."""
 
 
 def installed() -> bool:
@@ -145,8 +147,23 @@ class EnergyMeter:
         if kwh is None or covered < _SHORTEST_SAMPLE_SECONDS:
             watts, how = full_load_watts()
             why = f"codecarbon did not start ({self._error})" if kwh is None else "the run was too short to measure"
-            return EnergySample(watts * total / _JOULES_PER_KWH, f"full load assumed, since {why}: {how}")
-        return EnergySample(float(kwh) * total / covered, self._source())
+            assumed = watts * total / _JOULES_PER_KWH
+            return EnergySample(assumed, f"full load assumed, since {why}: {how}", assumed)
+        measured = float(kwh) * total / covered
+        return EnergySample(measured, self._source(), measured * self._shared_fraction())
+
+    def _shared_fraction(self) -> float:
+        """Return the fraction of the energy that counters of the whole machine measured: GPUs, and a CPU's own counter.
+
+        codecarbon attributes memory, and a processor without a counter, to this process and its children.
+        """
+        cpu, gpu, ram = (self._energy_of(part) for part in ("cpu", "gpu", "ram"))
+        modes = {getattr(item, "_mode", None) for item in getattr(self._tracker, "_hardware", [])} - {None}
+        shared = gpu + (0.0 if modes <= {"cpu_load"} else cpu)
+        return shared / total if (total := cpu + gpu + ram) > 0 else 0.0
+
+    def _energy_of(self, part: str) -> float:
+        return float(getattr(getattr(self._tracker, f"_total_{part}_energy", None), "kWh", 0.0))
 
     def _source(self) -> str:
         parts = []

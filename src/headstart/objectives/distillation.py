@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
@@ -142,7 +143,7 @@ class Distillation(MaskedLM):
                 allowed="It must be the path of a masked-LM checkpoint",
                 do="Pre-train the larger model first, or set `objective.teacher` to an existing checkpoint",
             )
-        teacher = AutoModelForMaskedLM.from_pretrained(str(path), dtype=torch.float32).eval().requires_grad_(False)
+        teacher = load_model("AutoModelForMaskedLM", path, dtype=torch.float32).eval().requires_grad_(False)
         if teacher.config.vocab_size != student.config.vocab_size:
             raise ArtifactError(
                 f"the vocabulary size of the teacher is {teacher.config.vocab_size:,}, that of the student "

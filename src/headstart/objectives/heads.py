@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from headstart.checkpoint.load import load_class, load_config
+
 HeadT = TypeVar("HeadT", bound="Head")
 
 
@@ -50,10 +52,10 @@ def load_or_create_head(network: PreTrainedModel, part: str, kind: type[HeadT], 
     origin = network.name_or_path or ""
     folder = Path(origin) / part
     if origin and (folder / "config.json").is_file():
-        saved = HeadConfig.from_pretrained(str(folder))
+        saved = load_config(folder, HeadConfig)
         # The sizes differ if the network was grown after the head was saved.
         if (saved.hidden_size, saved.output_size) == (config.hidden_size, config.output_size):
-            loaded: HeadT = kind.from_pretrained(str(folder), dtype=network.dtype)
+            loaded: HeadT = load_class(kind, folder, config=saved, dtype=network.dtype)
             return loaded
     return kind(config)
 

@@ -135,14 +135,18 @@ def _page(lines: Any, limits: str) -> str:
     ]  # fmt: skip
     header = ["measure", "ours", "theirs", "unit", "ratio", "goal", "reached", "script", "date", "machine"]
     table = markdown_table(header, rows)
+    reached = sum(line["ratio"] >= line["goal"] for line in lines)
     return (
         "# Speed, side by side\n\n"
-        "Written by `headstart bench`. `headstart bench NAME` repeats one script of `benchmarks/`, whose docstring "
-        "describes what is measured and how. Both systems alternate within one run. The table shows medians; the range "
-        "in parentheses is the minimum and maximum ratio over repetitions. “theirs” may also be a limit, a ceiling or "
-        "the prediction of a model. A goal is reached if the ratio is at least the goal. Both systems compute in bf16 "
-        "if the machine supports it in hardware (`amx_bf16`, `avx512_bf16`), otherwise in fp32; goals that assume bf16 "
-        "cannot be reached there.\n\n"
+        "**Question.** How fast is Headstart compared with other systems and with its own limits?\n\n"
+        f"**Answer.** {reached} of {len(rows)} measures reach their goal; the text below the table explains the others."
+        "\n\n```bash\nheadstart bench          # all scripts of benchmarks/; writes this page\n"
+        "headstart bench NAME     # one script, e.g. headstart bench startup\n```\n\n"
+        "The docstring of a script describes what is measured and how. Both systems alternate within one run. The "
+        "table shows medians; the range in parentheses is the minimum and maximum ratio over repetitions. “theirs” "
+        "may also be a limit, a ceiling or the prediction of a model. A goal is reached if the ratio is at least the "
+        "goal. Both systems compute in bf16 if the machine supports it in hardware (`amx_bf16`, `avx512_bf16`), "
+        "otherwise in fp32; goals that assume bf16 cannot be reached there.\n\n"
         f"{table}\n\n{_LIMITS[0]}{limits}{_LIMITS[1]}\n\nAll results, as printed by the scripts:\n\n```json\n"
         + "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
         + "\n```\n"

@@ -8,18 +8,19 @@ the whole text. Works on any Hugging Face folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from pydantic import Field
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from headstart.checkpoint.load import load_config, load_model, load_tokenizer
 from headstart.core import artifact, config, registry
 from headstart.core.config import Section
-from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.errors import ArtifactError, HeadstartError, RecipeError, first_line
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.runs.manifest import PretrainManifest
 from headstart.tasks.source import family_of, require_checkpoint
@@ -71,26 +72,40 @@ class GenerateSettings(Section):
 def run(model: Path, prompts: Sequence[str], settings: GenerateSettings) -> list[dict[str, Any]]:
     """Return `texts` for each prompt, or for an encoder `blanks`: the candidates for each with their probability."""
     folder = require_checkpoint(model)
-    layout = transformers.AutoConfig.from_pretrained(str(folder))
+    layout = load_config(folder)
     family = family_of(layout)
     if family not in _CLASSES:
         raise ArtifactError(f"{folder} is a model of the family {family!r}", allowed=f"Allowed: {', '.join(_CLASSES)}")
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer = load_tokenizer(folder)
     writer = _Writer(_load(folder, layout, _CLASSES[family]), tokenizer, settings, _input_format(folder))
     method = {"encoder": writer.rank, "decoder": writer.continue_, "encoder-decoder": writer.rewrite}[family]
     answers = []
     for prompt in prompts:
         torch.manual_seed(settings.seed)
-        with torch.no_grad():
+        with torch.no_grad(), _explained(folder):
             answers.append({"prompt": prompt, **method(prompt)})
     return answers
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Explain an error of transformers' generation: the folder's generation_config.json can cause any."""
+    try:
+        yield
+    except HeadstartError:
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"the model in {folder} cannot generate ({first_line(error) or type(error).__name__})",
+            allowed="generation_config.json, tokenizer and weights must fit each other",
+            do="Remove generation_config.json, or use another checkpoint",
+        ) from error
 
 
 def _load(folder: Path, layout: PreTrainedConfig, auto_class: str) -> PreTrainedModel:
     """Load the network with its language-model head: the generator, if the folder has one beside a discriminator."""
     network_dir = folder / _GENERATOR if (folder / _GENERATOR / "config.json").is_file() else folder
-    loader = getattr(transformers, auto_class)
-    network, info = loader.from_pretrained(str(network_dir), dtype=torch.float32, output_loading_info=True)
+    network, info = load_model(auto_class, network_dir, dtype=torch.float32, output_loading_info=True)
     if info["missing_keys"]:
         raise ArtifactError(
             f"{folder} is a {(layout.architectures or [layout.model_type])[0]}, which has no language-model head",

@@ -1,13 +1,29 @@
-"""Translate the study file that a study keeps in its output, where it was written before keys were renamed."""
+"""Read a study file, also the copy that a study keeps in its output, where keys may have been renamed since.
+
+Nothing here imports torch, so that a wrong file is refused at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from headstart.core import registry, renames
+from headstart.core import config, registry, renames
 from headstart.core.config import set_dotted
-from headstart.studies.definition import Base, Settings
+from headstart.studies.definition import Base, Settings, Study
+from headstart.studies.graph import CELLS
+
+DEFINITION = "study.yaml"
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """Read a study file; keys renamed since then are translated in the copy that a study keeps in its output."""
+    path = config.find(path)
+    raw = config.parse(path)
+    if path.name == DEFINITION and (path.parent / CELLS).is_dir():
+        raw = upgrade(raw)
+    return config.fill(Study, config.apply_overrides(raw, overrides), where=str(path))
 
 
 def upgrade(raw: Mapping[str, Any]) -> dict[str, Any]:

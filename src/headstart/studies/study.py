@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from headstart.core import artifact, config
 from headstart.core.errors import DataError
 from headstart.core.extras import install_command
 from headstart.core.lock import FolderLock
 from headstart.studies.definition import Study
-from headstart.studies.graph import CELLS, FAILURES, Graph, is_finished
+from headstart.studies.graph import FAILURES, Graph, is_finished
 from headstart.studies.judge import results, tables, verdicts
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
@@ -24,19 +22,11 @@ from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.executors import build_executor
 from headstart.studies.run.expand import build, counts_overlap
 from headstart.studies.run.progress import ProgressReporter
-from headstart.studies.saved import upgrade
+from headstart.studies.saved import DEFINITION, load
 
-DEFINITION, TABLES = "study.yaml", "tables"
+TABLES = "tables"
+__all__ = ["DEFINITION", "FORMATS", "TABLES", "StudyState", "load", "run", "summary"]
 FORMATS = {"md": formats.markdown, "csv": formats.as_csv, "tex": formats.latex}
-
-
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a study file; keys renamed since then are translated in the copy that a study keeps in its output."""
-    path = config.find(path)
-    raw = config.parse(path)
-    if path.name == DEFINITION and (path.parent / CELLS).is_dir():
-        raw = upgrade(raw)
-    return config.fill(Study, config.apply_overrides(raw, overrides), where=str(path))
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ def run(study: Study, quiet: bool = False) -> RunSummary:
     _require_inputs(graph)
     study.output.mkdir(parents=True, exist_ok=True)
     with FolderLock(study.output):
-        artifact.write_whole(study.output / DEFINITION, config.to_yaml(study))
+        artifact.write_whole(study.output / DEFINITION, config.to_yaml(study, saved=True))
         finished = sum(is_finished(study.output, name) for name in graph.nodes)
         budget = None if study.budget_hours is None else 3600 * study.budget_hours
         execution = study.execution

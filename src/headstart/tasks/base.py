@@ -51,6 +51,10 @@ class BaseTask:
         """Return the transformers auto class of the head."""
         return self.head
 
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return nothing: a task without labels has no probabilities."""
+        return []
+
     def state(self) -> dict[str, Any]:
         """Return the label set."""
         return {"labels": self.labels}
@@ -123,6 +127,13 @@ def stack(values: Sequence[Any], fill: float, side: Literal["right", "left"] = "
     array = np.full(shape, fill, dtype=np.float32 if is_float else np.int64)
     _fill(array, values, side)
     return torch.from_numpy(array)
+
+
+def softmax(logits: Any) -> list[float]:
+    """Return the probabilities of logits, computed in double precision."""
+    shifted = np.asarray(logits, dtype=np.float64) - np.max(logits)
+    exponentials = np.exp(shifted)
+    return [float(value) for value in exponentials / exponentials.sum()]
 
 
 def label_set(labels: Iterable[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
-from headstart.tasks.base import BaseTask, label_set, named_labels
+from headstart.tasks.base import BaseTask, label_set, named_labels, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import LABEL, TEXT
 
@@ -138,6 +138,12 @@ class Classify(BaseTask):
         if self.config.regression:
             return [float(logits[0]) for logits in outputs]
         return [self.labels[int(logits.argmax())] for logits in outputs]
+
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the probability of each label; a number has none."""
+        if self.config.regression:
+            return []
+        return [dict(zip(self.labels, softmax(logits), strict=True)) for logits in outputs]
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics, the selection metric first."""

@@ -152,6 +152,10 @@ class Embed(BaseTask):
             seen.add(key)
         return features
 
+    def text_features(self, texts: Sequence[str], spec: InputSpec) -> list[Feature]:
+        """Tokenize single texts; `predict` returns their vectors."""
+        return [{"input_ids": [ids], "example": row} for row, ids in enumerate(self._tokens(texts, spec))]
+
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Add the head of the softmax loss, if the model has trainable parameters; it is used in training only."""
         learns = any(parameter.requires_grad for parameter in model.parameters())

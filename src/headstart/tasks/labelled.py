@@ -1,25 +1,21 @@
-"""Labeled rows from Parquet, CSV, TSV or JSON Lines files.
-
-pyarrow reads them directly: the loader of `datasets` would first copy every file to a cache in the home folder, and
-its errors do not name the faulty row.
-"""
+"""Labeled rows from Parquet, CSV, TSV or JSON files, and their splits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 
 from headstart.core import registry
 from headstart.core.data import ColumnKind, Examples, InputColumn
 from headstart.core.errors import DataError
+from headstart.core.log import logger
 from headstart.core.randomness import permute
+from headstart.tasks import tables
 
 
 def _is_label(value: Any) -> bool:
@@ -40,59 +36,42 @@ LABEL = ColumnKind("a label: a word or a number", _is_label)
 LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _is_list(value, _is_label))
 NUMBER = ColumnKind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
 
-_LONGEST_ROW = 1 << 26
-"""In bytes: pyarrow reads a row only if it fits in one block."""
 
+def read(path: str | Path, columns: Sequence[InputColumn], skip_incomplete: bool = False) -> Examples:
+    """Read the columns that a task needs; every row must have a value of the column's kind.
 
-def _csv(path: str, text: Sequence[str], **form: Any) -> pa.Table:
-    as_text = pa.csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string()))
-    blocks = pa.csv.ReadOptions(block_size=_LONGEST_ROW)
-    return pa.csv.read_csv(path, blocks, pa.csv.ParseOptions(**form), as_text)
-
-
-def _json(path: str, _: Sequence[str]) -> pa.Table:
-    return pa.json.read_json(path, pa.json.ReadOptions(block_size=_LONGEST_ROW))
-
-
-_READERS: dict[str, Callable[[str, Sequence[str]], pa.Table]] = {
-    ".parquet": lambda path, _: pa.parquet.read_table(path),
-    ".csv": lambda path, text: _csv(path, text, newlines_in_values=True),
-    # TSV has no quoting: a single " must not swallow the rows up to the next one.
-    ".tsv": lambda path, text: _csv(path, text, delimiter="\t", quote_char=False),
-    ".jsonl": _json,
-    ".json": _json,
-}
-
-
-def read(path: str | Path, columns: Sequence[InputColumn]) -> Examples:
-    """Read the columns that a task needs; every row must have a value of the column's kind."""
+    Args:
+        path: a Parquet, CSV, TSV, JSON Lines or JSON file.
+        columns: the columns that the task reads.
+        skip_incomplete: leave out rows in which a value is missing or of another kind, instead of raising.
+    """
     path = Path(path)
-    if not path.is_file():
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(
-            f"there is no file {path}{registry.suggest(path.name, siblings)}",
-            do="Check the path; relative paths start at the working directory",
-        )
-    if path.suffix.lower() not in _READERS:
-        raise DataError(
-            f"{path} ends in {path.suffix!r}",
-            allowed=f"Labeled data is read from {', '.join(_READERS)} files",
-            do="Rename or convert the file",
-        )
+    texts = [column.name for column in columns if column.kind.is_text]
+    table, recognized = tables.read(path, texts, [column.name for column in columns])
+    if not recognized.is_expected:
+        logger.info("%s is read as %s", path, recognized)
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows", do="Use a file with at least one labeled row")
     try:
-        texts = [column.name for column in columns if column.kind.is_text]
-        table = _READERS[path.suffix.lower()](str(path), texts)
         values = {column.name: _values(path, table, column, columns) for column in columns}
     # pyarrow decodes names and texts lazily, so decoding errors may come after the read.
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Repair or convert the file"
         ) from error
-    if not table.num_rows:
-        raise DataError(f"{path} has no rows", do="Use a file with at least one labeled row")
+    faulty = _faulty_rows(values, columns)
+    if faulty and not skip_incomplete:
+        raise _incomplete(path, values, faulty)
     gold = next((column.name for column in columns if column.is_gold), None)
     labels = [None] * table.num_rows if gold is None else values[gold]
-    return Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
+    examples = Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
+    if not faulty:
+        return examples
+    logger.warning("%s: %s of %s rows left out, because a value is missing or of another kind", path,
+                f"{len(faulty):,}", f"{len(examples):,}")  # fmt: skip
+    if len(faulty) == len(examples):
+        raise _incomplete(path, values, faulty)
+    return examples.take([row for row in range(len(examples)) if row not in faulty])
 
 
 def sample_rows(examples: Examples, count: int | None, seed: int, purpose: str) -> Examples:
@@ -112,16 +91,45 @@ def fixed_subset(examples: Examples, count: int | None) -> Examples:
     return examples.take(sorted(permute(np.arange(count), len(examples), 0, 0, "test").tolist()))
 
 
-def split_off(examples: Examples, count: int) -> tuple[Examples, Examples]:
-    """Split off `count` random rows for validation, the same for every seed; returns (rest, validation)."""
+def split_off(examples: Examples, amount: int | float, split: str) -> tuple[Examples, Examples]:
+    """Split off random rows, the same for every seed; returns (rest, the rows that were split off).
+
+    Args:
+        examples: all rows.
+        amount: the number of rows, or their share if it is below one.
+        split: what the rows are for, "validation" or "test"; each name draws other rows.
+    """
+    count = round(amount * len(examples)) if isinstance(amount, float) else amount
     if not 0 < count < len(examples):
         raise DataError(
-            f"data.validation is {count}, but {examples.source} has {len(examples)} rows",
+            f"data.{split} is {amount}, but {examples.source} has {len(examples)} rows",
             allowed="At least one row must be split off, and at least one must remain for training",
-            do="Change data.validation, or set it to a file",
+            do=f"Change data.{split}, or set it to a file",
         )
-    order = permute(np.arange(len(examples)), len(examples), 0, 0, "validation").tolist()
+    order = permute(np.arange(len(examples)), len(examples), 0, 0, split).tolist()
     return examples.take(sorted(order[count:])), examples.take(sorted(order[:count]))
+
+
+def similar_labels(labels: Iterable[Any]) -> list[str]:
+    """Return the groups of different labels that differ only by case or spaces, each as text."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(str(label).strip().casefold(), []).append(repr(label))
+    return [" and ".join(group) for group in groups.values() if len(group) > 1]
+
+
+def doubtful_labels(train: Examples) -> list[str]:
+    """Return sentences about labels that are probably mistakes: they differ by case or spaces, or occur only once."""
+    counts = Counter(label for label in train.labels if isinstance(label, str | int | bool))
+    alike = similar_labels(counts)
+    once = [repr(label) for label, count in counts.items() if count == 1]
+    sentences = []
+    if alike:
+        sentences.append(f"{train.source} has labels that differ only by case or spaces: {'; '.join(alike[:5])}")
+    # In a small sample every label may be rare.
+    if once and len(train) >= 20 * len(counts):
+        sentences.append(f"{train.source} has labels with a single row: {', '.join(once[:10])}")
+    return sentences
 
 
 def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[InputColumn]) -> list[Any]:
@@ -136,17 +144,36 @@ def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[
     if table.column_names.count(column.name) > 1:
         raise DataError(f"{path} has several columns {column.name!r}", do="Rename all but one")
     values: list[Any] = table.column(column.name).to_pylist()
-    for row, value in enumerate(values):
-        # An empty or NaN label counts as missing too.
-        is_missing = value is None or (not column.kind.is_text and (value == "" or value != value))
-        if is_missing or not column.kind.fits(value):
-            problem = "is empty" if is_missing else f"is a {type(value).__name__}: {shortened(value)}"
-            raise DataError(
-                f"{path}, row {row + 1}, column {column.name!r} {problem}",
-                allowed=f"Every row needs {column.kind.needs}",
-                do="Fill in or remove that row",
-            )
     return values
+
+
+def _faulty_rows(values: Mapping[str, list[Any]], columns: Sequence[InputColumn]) -> dict[int, InputColumn]:
+    """Return the rows in which a value is missing or of another kind, each with the first such column."""
+    faulty: dict[int, InputColumn] = {}
+    for column in columns:
+        for row, value in enumerate(values[column.name]):
+            if _is_missing(value, column) or not column.kind.fits(value):
+                faulty.setdefault(row, column)
+    return dict(sorted(faulty.items()))
+
+
+def _is_missing(value: Any, column: InputColumn) -> bool:
+    """True for an absent value; an empty or NaN label counts as missing too."""
+    return value is None or (not column.kind.is_text and (value == "" or value != value))
+
+
+def _incomplete(path: Path, values: Mapping[str, list[Any]], faulty: Mapping[int, InputColumn]) -> DataError:
+    row, column = next(iter(faulty.items()))
+    value = values[column.name][row]
+    problem = "is empty" if _is_missing(value, column) else f"is a {type(value).__name__}: {shortened(value)}"
+    more = [str(other + 1) for other in list(faulty)[1:11]]
+    others = f"; {len(faulty) - 1:,} other rows are incomplete too: {', '.join(more)}" if more else ""
+    others += ", …" if len(faulty) > 11 else ""
+    return DataError(
+        f"{path}, row {row + 1}, column {column.name!r} {problem}{others}",
+        allowed=f"Every row needs {column.kind.needs}",
+        do="Fill in or remove these rows, or set data.skip_incomplete to true, which leaves them out",
+    )
 
 
 def shortened(value: Any) -> str:

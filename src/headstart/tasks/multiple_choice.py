@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
-from headstart.tasks.base import MODEL_INPUTS, BaseTask
+from headstart.tasks.base import MODEL_INPUTS, BaseTask, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import TEXT
 
@@ -98,6 +98,10 @@ class MultipleChoice(BaseTask):
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the index of each question's most likely choice."""
         return [int(logits.argmax()) for logits in outputs]
+
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the probability of each choice by its index."""
+        return [dict(enumerate(softmax(logits))) for logits in outputs]
 
     def metrics(self) -> tuple[str, ...]:
         """Return the only metric, accuracy."""

@@ -14,7 +14,7 @@ from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
-from headstart.tasks.base import BaseTask, Padding, by_example, label_set
+from headstart.tasks.base import BaseTask, Padding, by_example, label_set, softmax
 from headstart.tasks.labelled import LABEL, TEXT
 from headstart.tasks.template import PromptEncoder, Template
 from headstart.tasks.word_scores import word_scores
@@ -152,8 +152,17 @@ class Prompt(BaseTask):
 
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the label with the most likely word; with calibration, relative to the content-free prompts."""
+        return [self.labels[int(scores.argmax())] for scores in self._calibrated(outputs, features)]
+
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the probability of each label's word among the words of all labels, after calibration."""
+        rows = self._calibrated(outputs, features)
+        return [dict(zip(self.labels, softmax(scores), strict=True)) for scores in rows]
+
+    def _calibrated(self, outputs: Sequence[Any], features: Sequence[Feature]) -> list[np.ndarray[Any, Any]]:
+        """Return for each example the log-probabilities of the labels, less those for the content-free prompts."""
         bias = np.zeros(len(self.labels))
-        predictions: list[Any] = []
+        rows: list[np.ndarray[Any, Any]] = []
         for pieces in by_example(outputs, features):
             own = [(output, feature) for output, feature in pieces if not feature["calibrates"]]
             if len(own) < len(pieces):
@@ -161,8 +170,8 @@ class Prompt(BaseTask):
                 empty = [piece for piece in pieces if piece[1]["calibrates"]]
                 scores = [self._scores(empty[start : start + passes]) for start in range(0, len(empty), passes)]
                 bias = np.log(np.mean(np.exp(scores), axis=0))
-            predictions.append(self.labels[int((self._scores(own) - bias).argmax())])
-        return predictions
+            rows.append(self._scores(own) - bias)
+        return rows
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics, the selection metric first."""

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from headstart.checkpoint.files import require_safe
+from headstart.checkpoint.load import load_class, load_config, load_tokenizer
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
-from headstart.core.errors import ArtifactError, HeadstartError, first_line
+from headstart.core.errors import ArtifactError
 from headstart.core.randomness import integer
 
 _OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
@@ -62,17 +64,7 @@ class CheckpointFolder:
         return self._tokenizer
 
     def _load_tokenizer(self) -> PreTrainedTokenizerBase:
-        try:
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.path))
-            # Some errors in a tokenizer's files only show when it reads a text.
-            tokenizer("a")
-        # The loader raises a bare Exception for a truncated tokenizer.json.
-        except Exception as error:
-            raise ArtifactError(
-                f"{self.path} has no tokenizer that transformers can load ({first_line(error)})",
-                allowed="The folder must contain tokenizer.json and tokenizer_config.json",
-                do="Restore or complete the folder",
-            ) from error
+        tokenizer = load_tokenizer(self.path)
         # If its files are missing, transformers creates an empty tokenizer, to which every word is unknown.
         files = {"tokenizer.json", *type(tokenizer).vocab_files_names.values()}
         if not any((self.path / name).is_file() for name in files):
@@ -81,29 +73,30 @@ class CheckpointFolder:
                 allowed=f"The folder must contain one of: {', '.join(sorted(files))}",
                 do="Complete the folder",
             )
+        largest = max(tokenizer.get_vocab().values(), default=0)
+        if largest >= self.config.vocab_size:
+            raise ArtifactError(
+                f"the tokenizer in {self.path} has the token id {largest:,}, but the network has embeddings for "
+                f"{self.config.vocab_size:,} tokens",
+                allowed="Tokenizer and network must belong together",
+                do="Restore the folder, or use another one",
+            )
         return with_pad_token(tokenizer)
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:
         """Load the weights with a new head, which replaces one of another size. Keywords go to `from_pretrained`."""
         self._seed()
-        try:
-            arguments = {"config": self._config(), "dtype": torch.float32, "ignore_mismatched_sizes": True, **loading}
-            model, info = self._auto().from_pretrained(str(self.path), output_loading_info=True, **arguments)
-            mismatched = {key for key, *_ in info["mismatched_keys"]}
-            in_body = sorted(key for key in mismatched if key.startswith(f"{model.base_model_prefix}."))
-            if in_body:
-                raise ValueError(f"the size of {in_body[0]} does not match config.json")
-        except HeadstartError:
-            raise
-        # A corrupt config or header can lead to any exception, including out of memory.
-        except Exception as error:
+        arguments = {"config": self._config(), "dtype": torch.float32, "ignore_mismatched_sizes": True, **loading}
+        model, info = load_class(self._auto(), self.path, output_loading_info=True, **arguments)
+        mismatched = {key for key, *_ in info["mismatched_keys"]}
+        in_body = sorted(key for key in mismatched if key.startswith(f"{model.base_model_prefix}."))
+        if in_body:
             raise ArtifactError(
-                f"the weights in {self.path} cannot be loaded ({first_line(error)})",
-                allowed="The folder must contain a model.safetensors that matches config.json",
+                f"the weights in {self.path} cannot be loaded (the size of {in_body[0]} does not match config.json)",
                 do="Restore or complete the folder",
-            ) from error
+            )
         self._new = frozenset({*info["missing_keys"], *mismatched})
-        return model  # type: ignore[no-any-return]
+        return model
 
     def fresh(self) -> PreTrainedModel:
         """Build the same network with new weights; persistent buffers are copied from the checkpoint."""
@@ -134,21 +127,15 @@ class CheckpointFolder:
         return getattr(transformers, self.task.auto_class(self.family))
 
     def _config(self) -> Any:
-        config = AutoConfig.from_pretrained(str(self.path), **self.task.head_settings())
+        config = load_config(self.path, **self.task.head_settings())
         # A decoder's head finds the last token of a text by the padding id, and the tokenizer pads the texts.
         if config.pad_token_id is None or (self.path / "tokenizer_config.json").is_file():
             config.pad_token_id = self.tokenizer().pad_token_id
         return config
 
     def _read_config(self) -> PreTrainedConfig:
-        try:
-            return AutoConfig.from_pretrained(str(self.path))
-        # Wrong value types raise TypeError, AttributeError or a validation error, whichever comes first.
-        except Exception as error:
-            raise ArtifactError(
-                f"transformers cannot read {self.path / 'config.json'} ({first_line(error)})",
-                do="Restore the folder, or use another one",
-            ) from error
+        config: PreTrainedConfig = load_config(self.path)
+        return config
 
     def _require_family(self, config: PreTrainedConfig) -> tuple[str, str]:
         family = family_of(config)
@@ -207,6 +194,7 @@ def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
             allowed="A Hugging Face folder contains config.json, model.safetensors and tokenizer.json",
             do=f"Set `{setting}` to such a folder",
         )
+    require_safe(folder)
     registry.import_network(folder)
     return folder
 

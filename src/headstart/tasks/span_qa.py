@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
-from headstart.tasks.base import MODEL_INPUTS, BaseTask, Padding, by_example
+from headstart.tasks.base import MODEL_INPUTS, BaseTask, Padding, by_example, softmax
 from headstart.tasks.labelled import TEXT
 from headstart.tasks.windows import Window, windows
 
@@ -115,11 +115,25 @@ class SpanQA(BaseTask):
         predictions = []
         for pieces in by_example(outputs, features):
             best = next(iter(self._merged(pieces)), AnswerCandidate("", float("-inf")))
-            # The minimum over the windows: a window that contains the answer is enough to have one.
-            null = min(float(logits[feature["null"]].sum()) for logits, feature in pieces)
-            is_none = self.config.impossible and null - best.score > self.config.null_threshold
+            is_none = self.config.impossible and _null_score(pieces) - best.score > self.config.null_threshold
             predictions.append("" if is_none else best.text)
         return predictions
+
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the n best answers of each example with their probabilities, as pairs; there is no set of labels.
+
+        The probabilities are among these answers only, as in BERT's files of n best answers. "" is no answer, if that
+        is allowed.
+        """
+        scores: list[Any] = []
+        for pieces in by_example(outputs, features):
+            best = self._merged(pieces)
+            if self.config.impossible or not best:
+                best = [*best, AnswerCandidate("", _null_score(pieces))]
+            probabilities = softmax([candidate.score for candidate in best])
+            pairs = zip((candidate.text for candidate in best), probabilities, strict=True)
+            scores.append(tuple(sorted(pairs, key=lambda pair: -pair[1])))
+        return scores
 
     def metrics(self) -> tuple[str, ...]:
         """Return SQuAD's two metrics."""
@@ -179,6 +193,11 @@ class SpanQA(BaseTask):
             for first, length, score in spans
         ]
         return [candidate for candidate in candidates if candidate.text]
+
+
+def _null_score(pieces: Sequence[tuple[Any, Feature]]) -> float:
+    """Return the score of "no answer", the minimum over the windows: one that contains the answer is enough."""
+    return min(float(logits[feature["null"]].sum()) for logits, feature in pieces)
 
 
 def _are_answers(value: Any, minimum: int) -> bool:

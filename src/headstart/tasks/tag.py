@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import ArtifactError, DataError
-from headstart.tasks.base import BaseTask, Padding, label_set, named_labels
+from headstart.tasks.base import BaseTask, Padding, label_set, named_labels, softmax
 from headstart.tasks.framing import start_token
 from headstart.tasks.labelled import LABELS, TEXTS
 
@@ -130,6 +130,16 @@ class Tag(BaseTask):
                 tags[word] = self.labels[int(best)]
             predictions.append(tags)
         return predictions
+
+    def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+        """Return the probability of each tag for every word; a word that the model does not see has none."""
+        scores: list[Any] = []
+        for logits, feature in zip(outputs, features, strict=True):
+            words: list[dict[Any, float]] = [{} for _ in range(feature["words"])]
+            for word, row in zip(feature["visible_words"], logits, strict=True):
+                words[word] = dict(zip(self.labels, softmax(row), strict=True))
+            scores.append(words)
+        return scores
 
     def notes(self, features: Sequence[Feature]) -> list[str]:
         """Return a note with the number of words that the model does not see."""

@@ -27,7 +27,8 @@ from headstart.tokens.sampling import MAX_WORD_CHARACTERS
 PIECES = "extension.json"
 """File beside an extended tokenizer: for each new id, the older ids that encoded the same text before."""
 _MIN_COUNT = 2
-_UNMARKED = re.compile("▁*[^▁]+")
+# The lookbehind keeps a long run of markers without a word from being read again at each of them.
+_UNMARKED = re.compile("(?<!▁)▁*[^▁]+")
 _UNUSED_SCORE = -1e4
 Pieces = dict[int, list[int]]
 Pair = tuple[str, str]
@@ -39,16 +40,8 @@ def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], limit: int
     The pieces map each new id to the older ids that encoded the same text. AutoTokenizer loads the folder;
     `load_pieces` reads the pieces from it.
     """
-    backend = tokenizer.backend_tokenizer
-    # Truncation and padding reflect the last call of the tokenizer and are not part of it.
-    description: dict[str, Any] = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+    description, backend = require_extendable(tokenizer), tokenizer.backend_tokenizer
     kind = description["model"]["type"]
-    if kind not in _LEARNERS or (kind == "BPE" and description["model"].get("continuing_subword_prefix")):
-        raise ArtifactError(
-            f"the tokenizer's model is {kind}",
-            allowed=f"tokenizer.extend supports {', '.join(_LEARNERS)}",
-            do="Remove tokenizer.extend, or start from another checkpoint",
-        )
     ids = tokenizer.get_vocab()
     _merge_added_tokens(description["model"], ids)
     learned = _LEARNERS[kind](description["model"], backend, _words(backend, chunks), limit)
@@ -63,6 +56,21 @@ def extend(tokenizer: PreTrainedTokenizerFast, chunks: Sequence[str], limit: int
     (folder / "tokenizer.json").write_text(json.dumps(description, ensure_ascii=False), encoding="utf-8")
     (folder / PIECES).write_text(json.dumps(pieces), encoding="utf-8")
     return pieces
+
+
+def require_extendable(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Return the description of a tokenizer, as in tokenizer.json; raises unless `extend` supports its model."""
+    # Truncation and padding reflect the last call of the tokenizer and are not part of it.
+    backend = tokenizer.backend_tokenizer
+    description: dict[str, Any] = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+    kind = description["model"]["type"]
+    if kind not in _LEARNERS or (kind == "BPE" and description["model"].get("continuing_subword_prefix")):
+        raise ArtifactError(
+            f"the tokenizer's model is {kind}",
+            allowed=f"tokenizer.extend supports {', '.join(_LEARNERS)}",
+            do="Remove tokenizer.extend, or start from another checkpoint",
+        )
+    return description
 
 
 def load_pieces(folder: Path) -> Pieces:

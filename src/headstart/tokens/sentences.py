@@ -24,7 +24,8 @@ _BOUNDARY = re.compile(
     rf"|(?<=[{_WIDE_STOP}])(?<![{_WIDE_STOP}][{_WIDE_STOP}])[{_WIDE_STOP}]*+[{_CLOSING}]*+"
     rf"(?P<none>(?:[{_SPACE}]++|(?=[^\W_]))))"
 )
-_LAST_WORD = re.compile(rf"[^{_SPACE}{_CLOSING}(\[{{“‘«-]*\Z")
+_IN_WORD = rf"[^{_SPACE}{_CLOSING}(\[{{“‘«-]"
+_LAST_WORD = re.compile(rf"(?<!{_IN_WORD}){_IN_WORD}*\Z")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]\Z")
 _TITLES = (
     "mr mrs ms messrs dr prof rev hon st gen col maj capt cmdr lt sgt gov sen rep pres mt ft"

@@ -20,8 +20,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from headstart.checkpoint.load import load_tokenizer
 from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.vocabulary import vocabulary_of
@@ -84,13 +85,7 @@ def load(path: str | Path) -> PreTrainedTokenizerFast:
             allowed="A tokenizer is a folder that `save_pretrained` of a fast tokenizer wrote",
             do="Check tokenizer.path",
         )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-    # The loader raises a bare Exception for a corrupt tokenizer.json.
-    except Exception as error:
-        raise ArtifactError(
-            f"the tokenizer in {path} cannot be loaded ({error})", do="Restore the folder, or train a new tokenizer"
-        ) from error
+    tokenizer = load_tokenizer(path)
     if not tokenizer.is_fast:
         raise ArtifactError(f"{path} has a slow tokenizer", allowed="Headstart needs a fast tokenizer (tokenizer.json)")
     return cast("PreTrainedTokenizerFast", tokenizer)
@@ -109,6 +104,11 @@ def save_for(tokenizer: PreTrainedTokenizerFast, folder: Path, input_names: list
     tokenizer.model_input_names = input_names
     # `save_pretrained` writes this attribute only if it is in `init_kwargs` too.
     tokenizer.init_kwargs["model_input_names"] = input_names
+    save_with_length(tokenizer, folder, max_length)
+
+
+def save_with_length(tokenizer: PreTrainedTokenizerBase, folder: Path, max_length: int) -> None:
+    """Save a tokenizer that truncates to this many tokens by default, wherever it is loaded."""
     for leftover in ("local_files_only", "is_local"):
         tokenizer.init_kwargs.pop(leftover, None)
     tokenizer.model_max_length = max_length

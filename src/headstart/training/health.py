@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ Curve = Sequence[Mapping[str, Any]]
 """Lines of a log, such as those of metrics.jsonl."""
 _MIN_LINES = 12
 """Lines of a log before trends are judged."""
+EARLY = 500
+"""Updates before which a network is expected to know token frequencies and little else."""
+_CLIPPED = 0.9
+"""The fraction of clipped gradients above which clipping sets the size of the updates."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,63 @@ def check_curve(curve: Curve, settings: TrainingSettings, planned: bool = True) 
     if not lines:
         return [Finding("warning", "Nothing has been logged yet.")]
     if len(lines) < _MIN_LINES:
-        return [Finding("warning", f"Only {len(lines)} lines have been logged, which is too few to judge trends.")]
-    return [*_loss(lines), *_rate(lines, settings, planned), *_gradients(lines, settings), *_speed(lines)]
+        few = Finding("warning", f"Only {len(lines)} lines have been logged, which is too few to judge trends.")
+        return [few, *_clipping(lines, settings.max_grad_norm, "gradients")]
+    gradients = _gradients(lines, settings.max_grad_norm)
+    return [*_loss(lines), *_rate(lines, settings, planned), *gradients, *_speed(lines)]
+
+
+def check_end(curve: Curve, max_grad_norm: float, name: str = "loss") -> list[Finding]:
+    """Return what is wrong with the training loss, the gradients and the held-out loss of a finished run."""
+    lines = [line for line in curve if "loss" in line]
+    findings = _clipping(lines, max_grad_norm, "gradients")
+    if len(lines) >= _MIN_LINES:
+        findings = [*_loss(lines), *_gradients(lines, max_grad_norm)]
+    return [f for f in [*findings, *check_held_out(curve, name)] if f.level != "ok"]
+
+
+def check_unigrams(
+    evaluations: Sequence[tuple[int, float]], name: str, entropy: float, vocab_size: int, finished: bool
+) -> Finding:
+    """Compare the held-out losses of a run with that of a unigram model, which knows token frequencies only.
+
+    Args:
+        evaluations: step and held-out loss of each evaluation.
+        name: the name of the loss.
+        entropy: the loss of the unigram model.
+        vocab_size: the number of tokens, by which uniform guessing is known.
+        finished: False for a run that may still learn.
+    """
+    step, loss = evaluations[-1]
+    comparison = f"The held-out {name} is {loss:.2f} nats, and that of a unigram model {entropy:.2f}"
+    if loss < entropy - 0.1:
+        return Finding("ok", f"{comparison}: the model has learned {entropy - loss:.2f} nats beyond it.")
+    if is_early(step, loss, finished):
+        return Finding("warning", f"{comparison}. This is normal in the first {EARLY} steps.")
+    return Finding("problem", f"{comparison}. {_reason([loss for _, loss in evaluations], vocab_size, step)}")
+
+
+def is_early(step: int, loss: float, finished: bool) -> bool:
+    """True if a run cannot be expected to know more than token frequencies yet."""
+    return step < EARLY and not finished and math.isfinite(loss)
+
+
+def _reason(losses: Sequence[float], vocab_size: int, step: int) -> str:
+    """Return why a run is no better than a unigram model, and what to try.
+
+    It has diverged if its loss is NaN or Inf, above its best value, or above that of uniform guessing.
+    """
+    best = min([math.log(vocab_size), *(loss for loss in losses if math.isfinite(loss))])
+    if not losses[-1] <= best + 0.1:
+        return "The run has diverged. Lower `training.learning_rate`, or raise `training.warmup_ratio`."
+    if step < EARLY:
+        return f"The model has not learned more than token frequencies, because {step:,} steps are too few."
+    return "The model has not learned more than token frequencies. Try another `training.learning_rate` first."
+
+
+def _verdict(complaint: str, otherwise: str, level: Literal["problem", "warning"] = "problem") -> list[Finding]:
+    """Return the complaint at its level, or what is fine if there is no complaint."""
+    return [Finding(level, complaint) if complaint else Finding("ok", otherwise)]
 
 
 def check_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = True) -> list[Finding]:
@@ -44,18 +104,16 @@ def check_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = Tru
     values = [(line["step"], line[key]) for line in curve if key in line]
     if len(values) < 3:
         return []
-    best_step, best = (min if lower_is_better else max)(values, key=lambda pair: pair[1])
+    finite = [pair for pair in values if math.isfinite(pair[1])] or values
+    best_step, best = (min if lower_is_better else max)(finite, key=lambda pair: pair[1])
     _, last = values[-1]
     worse = (last - best if lower_is_better else best - last) / max(abs(best), 1e-9)
-    if worse > 0.02:
-        return [
-            Finding(
-                "warning",
-                f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} at the last "
-                "evaluation: the model overfits. Use more data, more dropout or a smaller budget.",
-            )
-        ]
-    return [Finding("ok", f"The held-out {name} is {last:.3f}, at or near its best value.")]
+    overfits = (
+        f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} at the last evaluation: "
+        "the model overfits. Use more data, more dropout or a smaller budget."
+    )
+    fine = f"The held-out {name} is {last:.3f}, at or near its best value."
+    return _verdict("" if worse <= 0.02 else overfits, fine, "warning")
 
 
 def check_records(quarantined: Curve, spikes: Curve, steps: int) -> list[Finding]:
@@ -95,15 +153,11 @@ def _loss(lines: Curve) -> list[Finding]:
     tenth = max(3, len(lines) // 10)
     first = statistics.fmean(line["loss"] for line in lines[:tenth])
     last = statistics.fmean(line["loss"] for line in lines[-tenth:])
-    if not last < 0.99 * first:
-        return [
-            Finding(
-                "problem",
-                f"The training loss does not fall: {first:.3f} over the first lines, {last:.3f} over the last. Try a "
-                "learning rate ten times lower, then ten times higher, for a minute each.",
-            )
-        ]
-    return [Finding("ok", f"The training loss fell from {first:.3f} to {last:.3f}.")]
+    stuck = (
+        f"The training loss does not fall: {first:.3f} over the first lines, {last:.3f} over the last. Try a learning "
+        "rate ten times lower, then ten times higher, for a minute each."
+    )
+    return _verdict("" if last < 0.99 * first else stuck, f"The training loss fell from {first:.3f} to {last:.3f}.")
 
 
 def _rate(lines: Curve, settings: TrainingSettings, planned: bool) -> list[Finding]:
@@ -140,11 +194,10 @@ def _off_schedule(rates: Sequence[float], fractions: Sequence[float], settings: 
     return False
 
 
-def _gradients(lines: Curve, settings: TrainingSettings) -> list[Finding]:
-    norms, limit = [line["gradient_norm"] for line in lines], settings.max_grad_norm
+def _gradients(lines: Curve, limit: float) -> list[Finding]:
+    norms = [line["gradient_norm"] for line in lines]
     quarter = max(3, len(norms) // 4)
     before, now = statistics.median(norms[quarter : 2 * quarter]), statistics.median(norms[-quarter:])
-    clipped = sum(norm > limit for norm in norms[-quarter:]) / quarter
     if now < 1e-5:
         return [Finding("problem", f"The gradient has vanished (norm {now:.1e}): the weights hardly change.")]
     if now > 5 * before:
@@ -155,15 +208,25 @@ def _gradients(lines: Curve, settings: TrainingSettings) -> list[Finding]:
                 "`training.learning_rate`, or raise `training.warmup_ratio`.",
             )
         ]
-    if clipped > 0.9:
-        return [
-            Finding(
-                "warning",
-                f"{clipped:.0%} of the last gradients were clipped (median norm {now:.2f}, limit {limit:g}), by a "
-                f"factor of {now / limit:.1f}: clipping, not the learning rate, sets the size of the updates.",
-            )
-        ]
-    return [Finding("ok", f"The gradient norm is {now:.2f}, and {clipped:.0%} of the last gradients were clipped.")]
+    clipped = sum(norm > limit for norm in norms[-quarter:]) / quarter
+    fine = f"The gradient norm is {now:.2f}, and {clipped:.0%} of the last gradients were clipped."
+    return _clipping(lines[-quarter:], limit, "last gradients") or [Finding("ok", fine)]
+
+
+def _clipping(lines: Curve, limit: float, which: str) -> list[Finding]:
+    """Return a finding if nearly all gradients of three or more lines were clipped."""
+    norms = [line["gradient_norm"] for line in lines]
+    clipped = sum(norm > limit for norm in norms) / max(len(norms), 1)
+    if len(norms) < 3 or clipped <= _CLIPPED:
+        return []
+    now = statistics.median(norms)
+    return [
+        Finding(
+            "warning",
+            f"{clipped:.0%} of the {which} were clipped (median norm {now:.2f}, limit {limit:g}), by a factor of "
+            f"{now / limit:.1f}: clipping, not the learning rate, sets the size of the updates.",
+        )
+    ]
 
 
 def _speed(lines: Curve) -> list[Finding]:
@@ -171,12 +234,8 @@ def _speed(lines: Curve) -> list[Finding]:
     speeds = [line["tokens_per_second"] for line in lines[2:]]
     quarter = max(3, len(speeds) // 4)
     usual, now = statistics.median(speeds), statistics.median(speeds[-quarter:])
-    if now < 0.7 * usual:
-        return [
-            Finding(
-                "warning",
-                f"The speed dropped to {now:,.0f} tokens per second from a median of {usual:,.0f}: another process "
-                "uses the machine, or rows have become longer.",
-            )
-        ]
-    return [Finding("ok", f"The speed is {now:,.0f} tokens per second.")]
+    dropped = (
+        f"The speed dropped to {now:,.0f} tokens per second from a median of {usual:,.0f}: another process uses the "
+        "machine, or rows have become longer."
+    )
+    return _verdict(dropped if now < 0.7 * usual else "", f"The speed is {now:,.0f} tokens per second.", "warning")

@@ -72,7 +72,11 @@ class ProgressCallback(Callback):
         done = fraction - self._first_fraction
         if done <= 0:
             return "?"
-        seconds = max(0.0, (1 - fraction) / done * (time.monotonic() - self._started))
-        if seconds >= 5400:
-            return f"{seconds / 3600:.1f} h"
-        return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        return time_left(max(0.0, (1 - fraction) / done * (time.monotonic() - self._started)))
+
+
+def time_left(seconds: float) -> str:
+    """Return a remaining time in the unit that fits it."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

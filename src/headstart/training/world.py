@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from headstart.core.processes import cores
+from headstart.core.log import logger
+from headstart.core.processes import LOOPBACK, cores, loopback_interface
 
 T = TypeVar("T")
 
@@ -117,12 +119,44 @@ def joined() -> Iterator[World]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=_TIMEOUT)
+    if size == local_size and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        rank = int(os.environ["RANK"])
+        dist.init_process_group(backend, store=_local_store(rank, size), rank=rank, world_size=size, timeout=_TIMEOUT)
+    else:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+        if size > local_size and dist.get_rank() == 0:
+            _log_open_ports()
     _keep_alive(dist.group.WORLD)
     try:
         yield World(dist.get_rank(), size, local_size)
     finally:
         dist.destroy_process_group()
+
+
+def _local_store(rank: int, size: int) -> dist.TCPStore:
+    """Return the store of processes on one machine, which listens on the loopback interface, as gloo and NCCL then do.
+
+    torch's own store listens on all interfaces, without authentication.
+    """
+    port = int(os.environ["MASTER_PORT"])
+    if (interface := loopback_interface()) is not None:
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+    if rank:
+        return dist.TCPStore(LOOPBACK, port, size, is_master=False, timeout=_TIMEOUT)
+    # The store takes the socket over and closes it.
+    listener = socket.create_server((LOOPBACK, port)).detach()
+    return dist.TCPStore(LOOPBACK, port, size, is_master=True, timeout=_TIMEOUT, master_listen_fd=listener)
+
+
+def _log_open_ports() -> None:
+    """Log what processes on several machines open to the network."""
+    address, port = os.environ.get("MASTER_ADDR", "rank 0's machine"), os.environ.get("MASTER_PORT", "?")
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "the interface of its host name")
+    logger.warning(
+        f"the processes run on several machines: {address} listens on port {port} of all interfaces, and every process "
+        f"on a free port of {interface}, without authentication or encryption; use a private network"
+    )
 
 
 def _keep_alive(group: object) -> None:

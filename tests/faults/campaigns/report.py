@@ -15,6 +15,8 @@ class Found:
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    messages: dict[str, str] = field(default_factory=dict)
+    """What a run printed, by fault; the page lists it below the table."""
 
     @property
     def survived(self) -> int:

@@ -136,8 +136,26 @@ def test_too_long_rows_raise(saved, family, kind, longest):
 def test_checkpoint_that_cannot_be_loaded_raises(saved, tmp_path):
     with pytest.raises(RecipeError, match=r"backbone\.path` is missing"):
         Checkpoint(Checkpoint.Config()).build(vocabulary(), 32, "AutoModelForMaskedLM")
-    with pytest.raises(ArtifactError, match="has no config that transformers can read"):
+    with pytest.raises(ArtifactError, match=r"has no config\.json"):
         backbone(tmp_path).build(vocabulary(), 32, "AutoModelForMaskedLM")
     AutoConfig.from_pretrained(str(saved(Encoder, "bert"))).save_pretrained(str(tmp_path))
     with pytest.raises(ArtifactError, match="cannot be loaded as AutoModelForMaskedLM"):
         backbone(tmp_path).build(vocabulary(), 32, "AutoModelForMaskedLM")
+
+
+@pytest.mark.parametrize(("family", "kind"), LAYOUTS)
+def test_a_head_that_the_checkpoint_lacks_is_announced(saved, tmp_path, caplog, family, kind):
+    whole = saved(family, kind)
+    with caplog.at_level("WARNING", logger="headstart"):
+        Checkpoint(Checkpoint.Config(path=whole)).build(vocabulary(), 32, HEADS[family])
+    assert not [record for record in caplog.records if record.name == "headstart"], "the head is in the checkpoint"
+    body = transformers.AutoModel.from_pretrained(whole)
+    body.save_pretrained(str(tmp_path / "body"))
+    with caplog.at_level("WARNING", logger="headstart"):
+        model = Checkpoint(Checkpoint.Config(path=tmp_path / "body")).build(vocabulary(), 32, HEADS[family])
+    lines = [record.getMessage() for record in caplog.records if record.name == "headstart"]
+    shared = {id(parameter) for parameter in model.base_model.parameters()}
+    head = [name for name, parameter in model.named_parameters() if id(parameter) not in shared]
+    assert len(lines) == bool(head), "a head that only shares the embeddings is complete"
+    if head:
+        assert f"{tmp_path / 'body'} has no weights for " in lines[0] and "starts untrained" in lines[0]

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, ResourceError
+from headstart.core.lock import FolderLock
 
 
 def make(target: Path, content: str = "weights", hashed=None, **facts) -> Path:
@@ -285,7 +286,10 @@ def test_too_little_space_is_an_error_before_writing(tmp_path):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("write", [artifact.staged, artifact.published])
 def test_a_disk_that_fills_up_is_named_in_the_error(tmp_path, code, write):
-    with pytest.raises(ResourceError, match="disk filled up"), write(tmp_path / "x", "thing"):
+    with (
+        pytest.raises(ResourceError, match=r"disk filled up|quota of this user is used up"),
+        write(tmp_path / "x", "thing"),
+    ):
         raise OSError(code, os.strerror(code))
     assert not artifact.is_complete(tmp_path / "x")
 
@@ -379,3 +383,29 @@ def test_folders_of_format_1_without_a_seal_are_read(tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match="its seal differs"):
         artifact.verify(tmp_path / "x", "thing")
+
+
+def test_what_a_killed_process_left_beside_a_complete_artifact_is_removed(tmp_path):
+    target = tmp_path / "x"
+
+    def write(staging):
+        (staging / "a.bin").write_text("a")
+
+    assert artifact.make_once(target, "thing", write)
+    (tmp_path / ".x.lock").write_text("process 1 on another machine\n")
+    (tmp_path / ".x.staging").mkdir()
+    assert not artifact.make_once(target, "thing", write)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_the_folder_of_a_run_that_was_moved_or_deleted_is_not_created_again(tmp_path, moved):
+    folder = tmp_path / "run"
+    with FolderLock(folder):
+        with artifact.staged(folder / "checkpoints" / "step-1", "thing"):
+            pass
+        folder.rename(tmp_path / "elsewhere") if moved else shutil.rmtree(folder)
+        refusal = pytest.raises(ArtifactError, match="no longer exists where it was")
+        with refusal, artifact.staged(folder / "checkpoints" / "step-2", "thing"):
+            pytest.fail("nothing should be started")
+        assert not folder.exists()

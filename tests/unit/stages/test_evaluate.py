@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 
 import headstart
 from headstart.core import artifact
-from headstart.core.errors import ArtifactError, DataError, HeadstartError
+from headstart.core.errors import ArtifactError, DataError, HeadstartError, RecipeError
 from headstart.stages import evaluate
-from headstart.stages.finetune import result
+from headstart.stages.finetune import finished, result
 from headstart.tasks import labelled
 from headstart.tasks.classify import Classify
 
@@ -61,6 +62,22 @@ def test_wrong_data_is_named(way, tmp_path, recipe_of):
         headstart.evaluate(way / "pretrained", tmp_path / "empty.txt")
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "seen_as"),
+    [
+        ("tuned", "train.csv", "the train file"), ("tuned", "test.csv", None),
+        ("pretrained", "text.txt", "a file of the corpus"), ("pretrained", "other.txt", None),
+    ],
+)  # fmt: skip
+def test_scores_on_training_data_come_with_a_warning(way, tmp_path, caplog, model, data, seen_as):
+    """A copy under another name has the same hash."""
+    copy = tmp_path / f"copy{Path(data).suffix}"
+    shutil.copyfile(way / data, copy)
+    headstart.evaluate(way / model, copy)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [] if seen_as is None else f"copy{copy.suffix} is {seen_as} of" in warnings[0]
+
+
 def test_a_model_of_many_labels_and_one_of_numbers(way, tmp_path, recipe_of, labelled_rows):
     """Sixty labels with two rows each, and a regression."""
     texts = [text for text, _ in labelled_rows]
@@ -68,23 +85,24 @@ def test_a_model_of_many_labels_and_one_of_numbers(way, tmp_path, recipe_of, lab
     numbers = recipe_of["rows"](tmp_path / "numbers.csv", [(text, len(text) / 10) for text in texts])
     for name, data, task in (("many", many, {}), ("numbers", numbers, {"regression": True})):
         recipe = recipe_of["finetune"](
-            way, output=str(tmp_path / name), data={"train": data, "validation": data, "test": data},
+            way, output=str(tmp_path / name),
+            data={"train": data, "validation": data, "test": data, "allow_overlap": True},
             task={"kind": "classify", **task}, compare_with=[], adaptation="features",
         )  # fmt: skip
         folder = headstart.finetune(recipe, "training.budget=2 steps", quiet=True)
         scores = headstart.evaluate(folder, data)
         reported = artifact.read_manifest(folder)["metrics"]["features"][0]
         assert scores["rows"] == 120 and {key: scores[key] for key in reported} == pytest.approx(reported, abs=1e-6)
-        predictions = evaluate.predict_texts(folder, texts[:3])
+        predictions = finished.predict_texts(folder, texts[:3])
         assert all(isinstance(value, str if name == "many" else float) for value in predictions)
 
 
 def test_predict_texts_gives_the_stored_predictions(way):
     rows = labelled.read(way / "test.csv", Classify(Classify.Config()).columns("test"))
-    predictions = evaluate.predict_texts(way / "tuned", rows.columns["text"])
+    predictions = finished.predict_texts(way / "tuned", rows.columns["text"])
     assert predictions == result.read(way / "tuned" / "cells" / "full-seed-0")["predictions"]
     with pytest.raises(ArtifactError, match="Predictions need an output of `headstart finetune`"):
-        evaluate.predict_texts(way / "pretrained", ["a text"])
+        finished.predict_texts(way / "pretrained", ["a text"])
 
 
 def test_load_returns_plain_transformers_objects(way):
@@ -93,3 +111,14 @@ def test_load_returns_plain_transformers_objects(way):
     encoded = tokenizer("In the beginning", "God created", return_tensors="pt")
     assert "token_type_ids" in encoded, "a BERT tokenizer marks the two texts of a pair"
     assert model(**encoded).logits.shape == (1, model.config.num_labels)
+
+
+def test_overrides_change_the_columns_and_nothing_else(way, tmp_path):
+    rows = (way / "test.csv").read_text(encoding="utf-8").splitlines()
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(["review,stars", *rows[1:]]) + "\n", encoding="utf-8")
+    expected = evaluate.run(way / "tuned", way / "test.csv")
+    found = evaluate.run(way / "tuned", other, overrides=["task.text=review", "task.label=stars"])
+    assert found["accuracy"] == expected["accuracy"]
+    with pytest.raises(RecipeError, match="changes more than how data is read"):
+        evaluate.run(way / "tuned", other, overrides=["training.learning_rate=1"])

@@ -127,14 +127,40 @@ def test_a_label_that_is_neither_word_nor_number_is_rejected(tmp_path, label):
     ("name", "content"),
     [
         ("d.csv", b""), ("d.csv", b"text,label\n"), ("d.csv", b"text,label\na,1\nb\n"),
-        ("d.csv", b"text,label\n\xfc,1\n"), ("d.csv", b"text,text,label\na,b,1\n"), ("d.parquet", b"PAR1 but no more"),
-        ("d.jsonl", b'{"text": "a", "label": 1'), ("d.json", b'[{"text": "a", "label": 1}]'), ("d.xlsx", b"PK"),
+        ("d.csv", b"text,text,label\na,b,1\n"), ("d.parquet", b"PAR1 but no more"),
+        ("d.jsonl", b'{"text": "a", "label": 1'), ("d.json", b'[{"text": "a", "label": 1}'), ("d.xlsx", b"PK"),
         ("d", b"text,label\na,1\n"),
     ],
 )  # fmt: skip
 def test_a_broken_file_gives_a_data_error(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     error_of(tmp_path / name)
+
+
+def test_all_incomplete_rows_are_counted_at_once(tmp_path):
+    path = write(tmp_path / "d.jsonl", ["a", None, "c", "d", "e"], ["x", "y", None, "x", ""])
+    message = error_of(path)
+    assert "row 2, column 'text' is empty; 2 other rows are incomplete too: 3, 5" in message
+    assert "data.skip_incomplete" in message
+
+
+def test_incomplete_rows_can_be_left_out(tmp_path, caplog):
+    path = write(tmp_path / "d.jsonl", ["a", None, "c", "d", "e"], ["x", "y", None, "x", ""])
+    columns = Classify(Classify.Config()).columns("train")
+    with caplog.at_level("WARNING", logger="headstart"):
+        examples = labelled.read(path, columns, skip_incomplete=True)
+    assert (examples.columns["text"], list(examples.labels)) == (["a", "d"], ["x", "x"])
+    assert "3 of 5 rows left out" in caplog.text
+    with pytest.raises(DataError, match="is empty"):
+        labelled.read(write(tmp_path / "e.jsonl", [None], ["x"]), columns, skip_incomplete=True)
+
+
+def test_what_was_recognized_is_logged(tmp_path, caplog):
+    (tmp_path / "d.csv").write_bytes("text;label\ntrès bon;1\nmauvais;0\n".encode("cp1252"))
+    with caplog.at_level("INFO", logger="headstart"):
+        examples = read(tmp_path / "d.csv")
+    assert examples.columns["text"] == ["très bon", "mauvais"] and list(examples.labels) == [1, 0]
+    assert "CSV, separated by semicolons, CP1252" in caplog.text
 
 
 def numbered(count: int) -> Examples:
@@ -170,12 +196,28 @@ def test_a_subset_of_test_rows_is_spread_and_in_order():
 @settings(deadline=None, max_examples=50)
 def test_a_split_is_a_partition(size, data):
     count = data.draw(st.integers(1, size - 1))
-    rest, held_out = labelled.split_off(numbered(size), count)
+    rest, held_out = labelled.split_off(numbered(size), count, "validation")
     assert len(held_out) == count and sorted([*rest.labels, *held_out.labels]) == list(range(size))
-    assert (rest, held_out) == labelled.split_off(numbered(size), count)
+    assert (rest, held_out) == labelled.split_off(numbered(size), count, "validation")
 
 
 @pytest.mark.parametrize("count", [-1, 0, 5, 6])
 def test_a_split_with_an_empty_part_is_rejected(count):
     with pytest.raises(DataError, match=rf"data\.validation is {count}, but d\.csv has 5 rows"):
-        labelled.split_off(numbered(5), count)
+        labelled.split_off(numbered(5), count, "validation")
+
+
+def test_a_share_splits_off_that_part_and_each_split_other_rows():
+    rest, test = labelled.split_off(numbered(50), 0.2, "test")
+    assert (len(rest), len(test)) == (40, 10)
+    assert test != labelled.split_off(numbered(50), 0.2, "validation")[1]
+    with pytest.raises(DataError, match=r"data\.test is 0\.001"):
+        labelled.split_off(numbered(50), 0.001, "test")
+
+
+def test_labels_that_are_probably_mistakes_are_named():
+    labels = ["positif"] * 50 + ["négatif"] * 50 + [" positif", "Positif", "neutre"]
+    doubts = labelled.doubtful_labels(Examples({"text": ["a"] * len(labels)}, labels, "d.csv"))
+    assert "'positif' and ' positif' and 'Positif'" in doubts[0]
+    assert "'neutre'" in doubts[1]
+    assert labelled.doubtful_labels(Examples({"text": ["a", "b"]}, ["x", "y"], "d.csv")) == []

@@ -90,3 +90,16 @@ def test_bad_steps_and_spikes_are_counted_with_their_rows():
     quarantine, spike = health.check_records([], [{"step": 40, "rows": [{"index": 3}]}], 1000)
     assert (quarantine.level, spike.level) == ("ok", "ok")
     assert "1 step had a spike" in spike.sentence and "step 40, where rows 3" in spike.sentence
+
+
+def test_few_lines_show_whether_gradients_are_clipped():
+    """Clipping is no trend: a short run is judged by all its lines."""
+    few = [f.sentence for f in health.check_curve(curve(5, gradient_norm=lambda n: 8.0), SETTINGS)]
+    assert "Only 5 lines" in few[0] and "100% of the gradients were clipped" in few[1]
+    assert len(health.check_curve(curve(5), SETTINGS)) == 1
+
+
+def test_a_held_out_loss_of_nan_is_not_at_its_best():
+    lines = [{"step": n, "validation/loss": loss} for n, loss in enumerate([3.0, 2.5, math.nan])]
+    (finding,) = health.check_held_out(lines)
+    assert finding.level == "warning" and "best at step 1 (2.500)" in finding.sentence

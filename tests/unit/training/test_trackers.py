@@ -101,6 +101,21 @@ def read_tensorboard(folder: Path, tracked: Path) -> Points:
     return {name: sorted(values.items()) for name, values in points.items()}
 
 
+def test_event_files_name_neither_the_machine_nor_the_process(toy, tmp_path, monkeypatch):
+    """`SummaryWriter` would put both into the name of the file."""
+    monkeypatch.setattr("socket.gethostname", lambda: "my-machine")
+    monkeypatch.setattr("os.getpid", lambda: 987654)
+    for _ in range(2):
+        callbacks = reporting_callbacks("toy", ["tensorboard"], quiet=True)
+        toy.loop(tmp_path, toy.Learner(), *callbacks, budget="2 steps").run()
+    files = list((tmp_path / "logs").glob("events.out.tfevents.*"))
+    assert len(files) == 2, "a run that starts again does not append to the file of another"
+    for path in files:
+        assert "my-machine" not in path.name and "987654" not in path.name
+        content = path.read_bytes()
+        assert b"my-machine" not in content and b"987654" not in content and str(tmp_path).encode() not in content
+
+
 def read_wandb(folder: Path, tracked: Path) -> Points:
     """Read the history records of all offline runs, which must be one run, merged as `wandb sync` does."""
     from wandb.proto.wandb_internal_pb2 import Record

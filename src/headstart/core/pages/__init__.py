@@ -30,6 +30,9 @@ class PageTable:
     """Columns that are aligned right."""
     muted: Sequence[bool] = ()
     """Rows that are shown in gray, because they are not finished."""
+    caption: str = ""
+    has_row_names: bool = False
+    """The first column names the rows; its cells are headers for screen readers."""
 
     def is_muted(self, row: int) -> bool:
         """Return True for a row that is shown in gray."""

@@ -75,6 +75,16 @@ class WaterfallRow:
     text: str
 
 
+@dataclass(frozen=True)
+class IntervalRow:
+    """One row of an interval chart: a name, a value and its interval."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
 def line_chart(
     title: str,
     x_name: str,
@@ -141,6 +151,25 @@ def bar_chart(title: str, counts: Mapping[str, int]) -> Markup:
             element("text", f"{count:,}", x=start + length + 6, y=middle + 4),
         ]
     return _figure(title, parts, height=len(counts) * _BAR_ROW)
+
+
+def interval_chart(title: str, rows: Sequence[IntervalRow]) -> Markup:
+    """Return a figure with one line per row: a dot at its value and a whisker over its interval."""
+    names = [shorten(row.name, _LONGEST_NAME) for row in rows]
+    start, bottom = max(map(text_width, names), default=0) + 12, len(rows) * _BAR_ROW
+    ends = [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
+    xs, marker = AxisScale.around(ends, start, WIDTH - 14), Marker.of(0)
+    parts = []
+    for value in xs.ticks():
+        parts.append(element("line", class_="grid", x1=xs(value), x2=xs(value), y1=0, y2=bottom))
+        parts.append(element("text", format_number(value), x=xs(value), y=bottom + 16, text_anchor="middle"))
+    for row, name, middle in zip(rows, names, (_BAR_ROW * (i + 0.5) for i in range(len(rows))), strict=True):
+        parts.append(element("text", name, x=start - 8, y=middle + 4, text_anchor="end"))
+        if row.low is not None and row.high is not None:
+            whisker = f"whisker {marker.color}"
+            parts.append(element("line", class_=whisker, x1=xs(row.low), x2=xs(row.high), y1=middle, y2=middle))
+        parts.append(marker.draw(xs(row.value), middle, 4))
+    return _figure(title, parts, height=bottom + 24)
 
 
 def waterfall(title: str, rows: Sequence[WaterfallRow]) -> Markup:

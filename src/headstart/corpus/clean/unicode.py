@@ -34,6 +34,8 @@ _CONTROLS = (
     "[\u0000-\u0008\u000e-\u001f\u007f-\u009f\u00ad\u200b\u200e\u200f\u202a-\u202e"
     "\u2060\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
+WHITESPACE = ((_LINE_ENDS, "\n"), (_CONTROLS, ""), (_SPACES, " "), (" {2,}", " "), (" \n", "\n"), ("\n{3,}", "\n\n"))
+"""Patterns and their replacements, in the order in which they are applied."""
 
 
 class UnicodeConfig(Section):
@@ -103,14 +105,7 @@ def _normalize_whitespace() -> Expression:
     from daft.functions import regexp_replace, strip
 
     text = col("text")
-    for pattern, replacement in (
-        (_LINE_ENDS, "\n"),
-        (_CONTROLS, ""),
-        (_SPACES, " "),
-        (" {2,}", " "),
-        (" \n", "\n"),
-        ("\n{3,}", "\n\n"),
-    ):
+    for pattern, replacement in WHITESPACE:
         text = regexp_replace(text, pattern, replacement)
     return strip(text)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from headstart.core import faults, ray_cluster
 from headstart.core.config import Section
 from headstart.core.errors import HeadstartError, ResourceError, error_from_dict
 from headstart.core.extras import install_command
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 # Daft sends no telemetry and shows no progress bar: Headstart logs the progress.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+
+_MIN_OPEN_FILES = 128
+"""With fewer, Daft fails without naming the cause: it opens sockets for its workers, and files for its partitions."""
 
 
 class EngineConfig(Section):
@@ -58,19 +62,17 @@ def load() -> Any:
 
 def start(config: EngineConfig) -> None:
     """Set the runner of this process; call it once."""
+    faults.require_open_files(_MIN_OPEN_FILES)
     daft = load()
     if config.runner == "native":
         daft.set_runner_native()
         return
-    # Ray runs its workers at niceness 15, below everything else. A cluster for this corpus has no other work.
-    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
-        import ray
+        ray_cluster.initialize(config.address, workers(config))
     except ImportError as error:
-        raise ResourceError("the runner `ray` needs Ray, which is not installed", do="pip install ray") from error
-    if not ray.is_initialized():
-        local = {"num_cpus": workers(config), "include_dashboard": False, "log_to_driver": False}
-        ray.init(address=config.address) if config.address else ray.init(**local)
+        raise ResourceError(
+            "the runner `ray` needs Ray, which is not installed", do=install_command("study")
+        ) from error
     daft.set_runner_ray()
     # The default of 200 partitions means 200 tasks: a minute of scheduling for a corpus of a few megabytes.
     daft.set_execution_config(shuffle_aggregation_default_partitions=config.partitions or workers(config))
@@ -128,10 +130,9 @@ def call(function: str, task: str) -> str:
     module, _, name = function.partition(":")
     try:
         return json.dumps({"value": getattr(importlib.import_module(module), name)(json.loads(task))})
-    except HeadstartError as error:
-        return json.dumps({"error": error.to_dict()})
-    except Exception:
-        return json.dumps({"error": {"traceback": traceback.format_exc()}})
+    except Exception as error:
+        reported = faults.explain(error) or (error if isinstance(error, HeadstartError) else None)
+        return json.dumps({"error": reported.to_dict() if reported else {"traceback": traceback.format_exc()}})
 
 
 def _pool(daft: Any, function: str, count: int) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator
 
@@ -219,12 +218,12 @@ def _text_bytes(path: Path, column: str) -> int:
     if formats.suffix_of(path.name) == "parquet":
         try:
             with pq.ParquetFile(path) as file:
-                groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        except pa.ArrowInvalid as error:
+                groups = range(file.metadata.num_row_groups)
+                return sum(tables.bytes_of(file, group, column) for group in groups)
+        except tables.UNREADABLE as error:
             raise DataError(
                 f"{path} cannot be read as parquet ({error})", do="Restore the file or remove it from the recipe"
             ) from error
-        return sum(tables.bytes_of(group, column) for group in groups)
     if streams.compression_of(path.name):
         return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
     return path.stat().st_size

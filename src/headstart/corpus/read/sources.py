@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from pydantic import Field, field_validator
@@ -164,19 +163,20 @@ def _ranges(path: str, column: str, size: int) -> Iterator[tuple[int, int | None
 def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | None, int]]:
     try:
         with opened(path) as raw, pq.ParquetFile(raw) as file:
-            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    except (pa.ArrowException, OSError):
+            metadata = file.metadata
+            sizes = [tables.bytes_of(file, number, column) for number in range(metadata.num_row_groups)]
+    except tables.UNREADABLE:
         yield 0, None, 0  # The fault is reported when the file is read.
         return
     start = held = rows = first_row = 0
-    for number, group in enumerate(groups):
-        held += tables.bytes_of(group, column)
-        rows += group.num_rows
-        if held >= size or number + 1 == len(groups):
+    for number, group_bytes in enumerate(sizes):
+        held += group_bytes
+        rows += metadata.row_group(number).num_rows
+        if held >= size or number + 1 == len(sizes):
             yield start, number + 1, first_row
             start, held, first_row = number + 1, 0, first_row + rows
             rows = 0
-    if not groups:
+    if not sizes:
         yield 0, 0, 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,8 @@ from headstart.corpus.read.streams import opened
 
 BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 256
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What pyarrow raises for a damaged file; names are decoded when they are first used."""
 _ADVICE = "Restore the file or remove it from the recipe"
 
 
@@ -41,7 +42,7 @@ def groups_of(path: str) -> int:
     try:
         with opened(path) as raw, pq.ParquetFile(raw) as file:
             return int(file.metadata.num_row_groups)
-    except (pa.ArrowException, OSError):
+    except UNREADABLE:
         return 1
 
 
@@ -60,7 +61,7 @@ def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterato
                 return
             for group in groups:
                 yield from _group(path, file, columns, group)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         reason = f"cannot be read as parquet ({first_line(error)})"
         yield LostRows(1, reason, DataError(f"{path} {reason}", do=_ADVICE), True)
 
@@ -78,14 +79,14 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
     present = [name for name in columns if name in file.schema_arrow.names]
     expected, rows_read = int(file.metadata.row_group(group).num_rows), 0
     try:
-        size = _batch_rows(file.metadata.row_group(group), columns[0])
+        size = _batch_rows(file, group, columns[0])
         for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=present):
             text, *extra = (batch.column(name) if name in present else pa.nulls(batch.num_rows) for name in columns)
             arrays = [_as_bytes(text), *(_as_bytes_or_nulls(column) for column in extra)]
             rows_read += batch.num_rows
             yield from _cut(pa.record_batch(arrays, names=list(columns)))
         reason = "fewer rows than its metadata states"
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         reason = first_line(error)
     if rows_read != expected:
         lost = DataError(
@@ -95,15 +96,19 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
         yield LostRows(expected - rows_read, f"row group {group} cannot be read ({reason})", lost)
 
 
-def bytes_of(group: Any, column: str) -> int:
+def bytes_of(file: pq.ParquetFile, group: int, column: str) -> int:
     """Return the uncompressed bytes of one column of a row group, from the file's metadata."""
-    columns = (group.column(i) for i in range(group.num_columns))
-    return sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema == column)
+    # Damaged metadata of a column ends the process in pyarrow 25 when it is looked up, but raises when a row is read.
+    next(file.iter_batches(batch_size=1, row_groups=[group], columns=[column]), None)
+    schema = file.metadata.schema
+    positions = [i for i in range(file.metadata.num_columns) if schema.column(i).path == column]
+    return sum(int(file.metadata.row_group(group).column(i).total_uncompressed_size) for i in positions)
 
 
-def _batch_rows(group: Any, column: str) -> int:
+def _batch_rows(file: pq.ParquetFile, group: int, column: str) -> int:
     """Return the number of rows in a batch, given their size in the metadata: 256 of half a megabyte are 128 MB."""
-    return max(1, min(_BATCH_ROWS, BATCH_BYTES * int(group.num_rows) // max(1, bytes_of(group, column))))
+    rows = int(file.metadata.row_group(group).num_rows)
+    return max(1, min(_BATCH_ROWS, BATCH_BYTES * rows // max(1, bytes_of(file, group, column))))
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

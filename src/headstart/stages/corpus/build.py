@@ -20,9 +20,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headstart.core import artifact, config, log
+from headstart.core import artifact, config, faults, log
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.log import logger
+from headstart.core.recipes import variables
 from headstart.corpus.clean.part import PartSettings
 from headstart.corpus.datasheet import croissant
 from headstart.corpus.datasheet import facts as datasheet
@@ -164,7 +165,7 @@ class Build:
 
     def _publish(self, record: datasheet.BuildRecord) -> None:
         """Gather the facts, write the datasheet and publish the corpus."""
-        facts = datasheet.gather(record, self.work, config.to_dict(self.recipe))
+        facts = variables.written(datasheet.gather(record, self.work, config.to_saved(self.recipe)))
         megabytes = sum(note["bytes"] for note in record.cleaned) / 1e6
         cost = {
             "seconds": self.seconds,
@@ -174,7 +175,7 @@ class Build:
             "engine": config.to_dict(self.recipe.engine),
         }
         with artifact.published(
-            self.folder, "corpus", recipe=config.to_dict(self.recipe), seed=self.recipe.seed, facts=facts, cost=cost,
+            self.folder, "corpus", recipe=config.to_saved(self.recipe), seed=self.recipe.seed, facts=facts, cost=cost,
         ) as staging:  # fmt: skip
             self._link(staging.path)
             datasheet.write(facts, staging.path, staging.path)
@@ -346,9 +347,9 @@ def main() -> None:
     log.show(task["quiet"])
     code = 0
     try:
-        Build(config.fill(CorpusRecipe, task["recipe"])).run()
+        Build(config.fill(CorpusRecipe, variables.from_json(task["recipe"], task["variables"]))).run()
     except Exception as error:
-        reported = error if isinstance(error, HeadstartError) else artifact.explain(error)
+        reported = faults.explain(error) or (error if isinstance(error, HeadstartError) else None)
         if reported is None:
             traceback.print_exc()
             reported = ResourceError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from headstart.core import artifact, config
 from headstart.core.errors import ResourceError, error_from_dict
+from headstart.core.recipes import variables
 from headstart.corpus.datasheet import facts as datasheet
 from headstart.corpus.datasheet.inspection import WORK
 from headstart.corpus.parts import engine
@@ -37,14 +38,15 @@ def run(recipe: CorpusRecipe, quiet: bool = False) -> Path:
 
 def _update_datasheet(recipe: CorpusRecipe, folder: Path) -> None:
     """Write the datasheet of a finished corpus again if the recipe has another title or other answers."""
-    answers = {"title": recipe.title, "answers": dict(recipe.answers)}
+    saved = variables.written(config.to_saved(recipe))
+    answers = {"title": saved["title"], "answers": saved["answers"]}
     facts = artifact.read_manifest(folder)["facts"]
     if answers.items() <= facts.items():
         return
-    facts = {**facts, **answers, "recipe": {**facts["recipe"], **answers}}
-    with artifact.amended(folder, facts=facts, recipe=config.to_dict(recipe)) as staging:
+    facts = variables.written({**facts, **answers, "recipe": {**facts["recipe"], **answers}})
+    with artifact.amended(folder, facts=facts, recipe=config.to_saved(recipe)) as staging:
         datasheet.write(facts, staging.path, folder)
-    artifact.write_whole(folder / RECIPE, config.to_yaml(recipe))
+    artifact.write_whole(folder / RECIPE, config.to_yaml(recipe, saved=True))
 
 
 def _inputs(recipe: CorpusRecipe) -> dict[str, str]:
@@ -61,7 +63,8 @@ def _inputs(recipe: CorpusRecipe) -> dict[str, str]:
 
 def _build(recipe: CorpusRecipe, folder: Path, quiet: bool) -> None:
     """Build the corpus in a separate process, and raise the error that it reports."""
-    task = json.dumps({"recipe": config.to_dict(recipe), "quiet": quiet})
+    filled = config.to_dict(recipe)
+    task = json.dumps({"recipe": filled, "variables": variables.to_json(filled), "quiet": quiet})
     command = [sys.executable, "-m", "headstart.stages.corpus.build"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from headstart.training.jsonl import read_jsonl
 _SAMPLED_SENTENCES = 100_000
 """Sentences whose repetition is counted: enough for a fraction to a tenth of a percent."""
 _MAX_REPEATED = 0.1
-_EARLY = 500
-"""Updates before which a network is expected to know token frequencies and little else."""
 _MIN_TOKENS = 8
 """Tokens of a sentence that counts: "Amen." may occur a thousand times."""
 _USEFUL_EPOCHS = 4
@@ -90,35 +86,15 @@ def _compare_with_unigrams(curve: health.Curve, name: str, shards: list[Shards],
     evaluated = [line for line in curve if f"validation/{name}" in line]
     if not evaluated:
         return []
-    step, loss = evaluated[-1]["step"], evaluated[-1][f"validation/{name}"]
-    early = step < _EARLY and not finished and math.isfinite(loss)
-    comparison = f"The held-out {name} is {loss:.2f} nats, and that of a unigram model {entropy:.2f}"
-    if loss < entropy - 0.1:
-        findings = [Finding("ok", f"{comparison}: the model has learned {entropy - loss:.2f} nats beyond it.")]
-    elif early:
-        findings = [Finding("warning", f"{comparison}. This is normal in the first {_EARLY} steps.")]
-    else:
-        losses = [line[f"validation/{name}"] for line in evaluated]
-        findings = [Finding("problem", f"{comparison}. {_reason(losses, len(counts), step)}")]
+    evaluations = [(line["step"], line[f"validation/{name}"]) for line in evaluated]
+    findings = [health.check_unigrams(evaluations, name, entropy, len(counts), finished)]
+    early = health.is_early(*evaluations[-1], finished)
     accuracy = evaluated[-1].get("validation/accuracy")
     if accuracy is not None and name == "loss":
         sentence = f"The held-out accuracy is {accuracy:.1%}; the most frequent token alone gives {most_frequent:.1%}."
         good = accuracy > most_frequent
         findings.append(Finding("ok" if good else "warning" if early else "problem", sentence))
     return findings
-
-
-def _reason(losses: Sequence[float], vocab_size: int, step: int) -> str:
-    """Return why a run is no better than a unigram model, and what to try.
-
-    It has diverged if its loss is NaN or Inf, above its best value, or above that of uniform guessing.
-    """
-    best = min([math.log(vocab_size), *(loss for loss in losses if math.isfinite(loss))])
-    if not losses[-1] <= best + 0.1:
-        return "The run has diverged. Lower `training.learning_rate`, or raise `training.warmup_ratio`."
-    if step < _EARLY:
-        return f"The model has not learned more than token frequencies, because {step:,} steps are too few."
-    return "The model has not learned more than token frequencies. Try another `training.learning_rate` first."
 
 
 def _check_repetition(curve: health.Curve, shards: list[Shards]) -> list[Finding]:

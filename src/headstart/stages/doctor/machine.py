@@ -38,6 +38,7 @@ def run() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
         "allocator": environment.allocator(),
+        "waiting": environment.threads(),
         "disk_gb": round(shutil.disk_usage(".").free / 1e9, 1),
         "instructions": sorted(precision.cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
         "precision": precision.resolve("auto", device),
@@ -54,6 +55,7 @@ def render(facts: dict[str, Any]) -> str:
         f"device      {facts['device']}, {facts['cores']} cores, {facts['threads']} threads",
         f"memory      {facts['memory_gb']} GB free; disk {facts['disk_gb']} GB free here",
         f"allocator   {facts['allocator']}",
+        f"waiting     threads {facts['waiting']} ({environment.WAIT_POLICY})",
         f"precision   {facts['precision']} by `training.precision: auto` ({', '.join(facts['instructions'])})",
     ]
     if facts["compiler"]:

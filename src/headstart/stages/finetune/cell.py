@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from headstart.checkpoint.silence import silenced
 from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.contracts import Adaptation, Task
+from headstart.core.data import Examples, Feature, Split
 from headstart.evaluation import metrics
 from headstart.evaluation.cost import CostConfig, Meter
+from headstart.stages.finetune.base_model import record_base, save_network
 from headstart.stages.finetune.data import Splits
+from headstart.stages.finetune.error_page import SCORES, write_scores
 from headstart.stages.finetune.learner import (
     TaskLearner,
     build_loop,
     count_parameters,
     count_trainable,
     frozen_bodies,
-    predict,
+    run_model,
 )
 from headstart.stages.finetune.recipe import settings_of
 from headstart.stages.finetune.result import MethodDetails, MethodResult
 from headstart.stages.finetune.setup import Setup
+from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.tasks.source import unwrap_peft
 from headstart.training import precision
@@ -70,8 +76,10 @@ def run_method(request: MethodRequest) -> MethodResult:
         details = replace(result.details, forgetting=setup.probe.forgetting(model))
         result = replace(result, details=details)
     if request.save_model_to is not None:
-        with artifact.staged(request.save_model_to, "model") as staging:
+        with artifact.staged(request.save_model_to, "model") as staging, silenced():
+            record_base(model, setup.source.path)
             setup.task.save(model, setup.spec, staging.path)
+            save_network(model, staging.path)
     return result
 
 
@@ -99,6 +107,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     splits = setup.splits_for(seed)
     with RecordedMeter(work / "cost.json", setup.recipe.cost) as meter:
         work.mkdir(parents=True, exist_ok=True)
+        record_machine(work, settings)
         learner = _build_learner(request, adaptation, splits)
         test = setup.rows.encode("test", splits.test)
         model = learner.model
@@ -115,19 +124,31 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         trainable, parameters = count_trainable(model), count_parameters(model)
         model = adaptation.finish(model)
         with _autocast(model, settings):
-            predictions = predict(model, task, test, setup.spec)
-    progress = trained.progress
-    # Set after the meter has written its record: progress includes earlier attempts, and a resumed meter adds its
-    # record to what it measures.
-    meter.tokens, meter.flops = progress.tokens, flops
+            outputs = run_model(model, task, test, setup.spec)
+            predictions = task.decode(outputs, test, setup.spec)
+        progress = trained.progress
+        meter.set_totals(progress.tokens, flops)
     details = MethodDetails(
         train_rows=len(splits.train), trainable_parameters=trainable, parameters=parameters, steps=progress.step,
         best_step=progress.best_step, learning_rate=settings.learning_rate,
         architecture=type(unwrap_peft(model)).__name__, notes=task.notes(test),
+        truncated=_count_truncated(setup, splits, learner, test),
+        attention=attention_of(unwrap_peft(model)), overlap=[overlap.model_dump() for overlap in setup.overlaps],
     )  # fmt: skip
+    if request.save_model_to is not None:
+        write_scores(work / SCORES, task.scores(outputs, test, setup.spec))
     scores = metrics.compute(task.metrics(), splits.test.labels, predictions)
     result = MethodResult(request.method, seed, predictions, scores, trained.validation, details, meter.tag())
     return result, model
+
+
+def _count_truncated(setup: Setup, splits: Splits, learner: TaskLearner, test: Sequence[Feature]) -> dict[str, int]:
+    """Return the number of rows of each split whose texts were truncated."""
+    encoded: dict[Split, tuple[Examples, Sequence[Feature]]] = {"train": (splits.train, learner.train)}
+    if not setup.task.learns:
+        encoded = {}
+    encoded |= {"validation": (splits.validation, learner.validation), "test": (splits.test, test)}
+    return setup.truncation.count(setup.task, setup.spec, encoded)
 
 
 def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Splits) -> TaskLearner:

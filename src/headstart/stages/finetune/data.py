@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from headstart.core import config, registry
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, Feature, InputSpec, Split
+from headstart.core.errors import DataError
+from headstart.core.log import logger
+from headstart.stages.finetune.leakage import require_other_rows
 from headstart.stages.finetune.recipe import LabeledData
 from headstart.tasks import labelled
 
@@ -26,20 +30,57 @@ class Splits:
 
 
 def read_data(data: LabeledData, task: Task) -> Splits:
-    """Read the three splits and let the task learn its label set from the whole training file."""
-    train = labelled.read(data.train, task.columns("train"))
-    test = labelled.fixed_subset(labelled.read(data.test, task.columns("test")), data.test_rows)
-    if isinstance(data.validation, str):
-        validation = labelled.read(data.validation, task.columns("validation"))
-    else:
-        # Read again with the columns of a validation file: a task may need other columns there than for training.
-        rows = labelled.read(data.train, task.columns("validation"))
-        train, _ = labelled.split_off(train, data.validation)
-        _, validation = labelled.split_off(rows, data.validation)
+    """Read the three splits and let the task learn its label set from the whole training file.
+
+    A validation or test file with the rows of the training file is refused, unless `allow_overlap` is set.
+    """
+    train = _read(data, task, "train")
+    test = _held_out(data, task, "test", train)
+    validation = _held_out(data, task, "validation", train)
+    train = _without_held_out(data, train)
+    for setting, wanted, rows in (("train_rows", data.train_rows, train), ("test_rows", data.test_rows, test)):
+        if wanted is not None and wanted > len(rows):
+            logger.warning("data.%s is %d, but there are only %d rows", setting, wanted, len(rows))
     task.fit_labels(train)
+    if task.labels:
+        for sentence in labelled.doubtful_labels(train):
+            logger.warning("%s", sentence)
     for name in task.metrics():
         registry.target("metrics", name)
-    return Splits(train, validation, test)
+    return Splits(train, validation, labelled.fixed_subset(test, data.test_rows))
+
+
+def _held_out(data: LabeledData, task: Task, split: Literal["validation", "test"], train: Examples) -> Examples:
+    """Read a file of held-out rows, or split rows off from the training file."""
+    setting = getattr(data, split)
+    if isinstance(setting, str):
+        rows = _read(data, task, split)
+        if not data.allow_overlap:
+            require_other_rows(train, rows, split)
+        return rows
+    # Read again with the columns of this split: a task may need other columns there than for training.
+    rows = _read(data, task, split, data.train)
+    if len(rows) != len(train):
+        raise DataError(
+            f"{data.train} has {len(train):,} complete rows for training and {len(rows):,} for {split}",
+            allowed="Rows can be split off only if the same rows are complete for both",
+            do=f"Set data.{split} to a file",
+        )
+    if split == "test":
+        return labelled.split_off(rows, setting, "test")[1]
+    rest = labelled.split_off(rows, data.test, "test")[0] if isinstance(data.test, float) else rows
+    return labelled.split_off(rest, setting, "validation")[1]
+
+
+def _without_held_out(data: LabeledData, train: Examples) -> Examples:
+    """Return the rows of the training file that are not split off."""
+    if isinstance(data.test, float):
+        train = labelled.split_off(train, data.test, "test")[0]
+    return train if isinstance(data.validation, str) else labelled.split_off(train, data.validation, "validation")[0]
+
+
+def _read(data: LabeledData, task: Task, split: Split, path: str | None = None) -> Examples:
+    return labelled.read(path or getattr(data, split), task.columns(split), data.skip_incomplete)
 
 
 @dataclass(frozen=True)

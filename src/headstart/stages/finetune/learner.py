@@ -82,7 +82,12 @@ class TaskLearner:
 
 
 def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], spec: InputSpec) -> list[Any]:
-    """Return one prediction per example, in the order of the examples; batches group features of similar length."""
+    """Return one prediction per example, in the order of the examples."""
+    return task.decode(run_model(model, task, features, spec), features, spec)
+
+
+def run_model(model: PreTrainedModel, task: Task, features: Sequence[Feature], spec: InputSpec) -> list[Any]:
+    """Return the model's raw output for each feature, in their order; batches group features of similar length."""
     device = next(model.parameters()).device
     order = sorted(range(len(features)), key=lambda i: task.length(features[i]))
     outputs: dict[int, Any] = {}
@@ -92,7 +97,7 @@ def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], spe
         batch = {name: t.to(device) for name, t in task.collate([features[i] for i in indices], spec).items()}
         with torch.no_grad():
             outputs.update(zip(indices, task.predict(model, batch), strict=True))
-    return task.decode([outputs[i] for i in range(len(features))], features, spec)
+    return [outputs[i] for i in range(len(features))]
 
 
 def build_loop(

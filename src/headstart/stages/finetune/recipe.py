@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from headstart.core import config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
@@ -14,15 +14,33 @@ from headstart.core.errors import RecipeError
 from headstart.evaluation.cost import CostConfig
 from headstart.training.settings import TrainingSettings
 
+Share = Annotated[float, Field(gt=0, lt=1)]
+
 
 class LabeledData(Section):
     """The files with the labeled rows, and how many rows are used."""
 
     train: str
-    validation: str | int = Field(description="a file, or a number of rows to split off from train")
-    test: str
+    validation: str | int | Share = Field(description="a file, or rows to split off from train: a number or a share")
+    test: str | Share = Field(description="a file, or the share of rows to split off from train, such as 0.2")
     train_rows: int | None = Field(None, ge=2, description="training rows to use, sampled by each seed; all by default")
     test_rows: int | None = Field(None, ge=1, description="test rows to use, the same for every seed; all by default")
+    allow_overlap: bool = Field(
+        False, description="accept a validation or test file that has the rows of the training file"
+    )
+
+    skip_incomplete: bool = Field(
+        False, description="leave out rows in which a value is missing or of another kind, instead of stopping"
+    )
+
+    @model_serializer(mode="wrap")
+    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave newer keys out at their defaults, so that recipes from before them keep their hashes."""
+        values: dict[str, Any] = dump(self)
+        for name in ("allow_overlap", "skip_incomplete"):
+            if not getattr(self, name):
+                values.pop(name, None)
+        return values
 
 
 class FinetuneTraining(TrainingSettings):

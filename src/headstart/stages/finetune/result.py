@@ -31,9 +31,15 @@ class MethodDetails:
     """The step whose weights were kept."""
     learning_rate: float | None = None
     architecture: str | None = None
+    attention: str | None = None
+    """The attention implementation of the network."""
     notes: list[str] = field(default_factory=list)
     """Sentences about the encoding of the test rows, such as how many were truncated."""
+    truncated: dict[str, int] = field(default_factory=dict)
+    """Adaptations: the number of rows with a truncated text, by split."""
     forgetting: Forgetting | None = None
+    overlap: list[dict[str, Any]] = field(default_factory=list)
+    """Adaptations: rows that two splits share, as in the manifest of a run."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the fields that do not apply to the method."""
@@ -41,7 +47,13 @@ class MethodDetails:
             return {"chosen": self.chosen, "train_rows": self.train_rows}
         names = ("trainable_parameters", "parameters", "steps", "best_step", "learning_rate", "train_rows")
         values = {name: getattr(self, name) for name in (*names, "architecture", "notes")}
-        return values if self.forgetting is None else {**values, "forgetting": asdict(self.forgetting)}
+        # Added later, and written only where they have a value.
+        forgetting = None if self.forgetting is None else asdict(self.forgetting)
+        added = {
+            "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
+            "overlap": self.overlap or None,
+        }  # fmt: skip
+        return values | {name: value for name, value in added.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MethodDetails:

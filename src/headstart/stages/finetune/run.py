@@ -15,16 +15,20 @@ from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
 from headstart.stages.finetune.cell import MethodRequest, run_method
+from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
 from headstart.stages.runs import card
 from headstart.stages.runs.folder import RunFolder
+from headstart.stages.runs.machine import record_machine
 from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManifest
 from headstart.tasks.source import require_checkpoint
+from headstart.tokens import tokenizer
 
 _CELL = "cell"
+_SPLITS = ("train", "validation", "test")
 
 
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
@@ -33,10 +37,11 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     Each method with each seed is a cell. An interrupted run continues with the missing cells.
     """
     require_checkpoint(recipe.model)
-    with RunFolder(recipe.output, recipe, _inputs(recipe)) as folder:
+    with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
             setup = open_setup(recipe)
-            setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source))
+            machines = record_machine(folder.path, recipe.training)
+            setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
             cells, left_out = _run_cells(setup, folder, quiet)
             _publish(setup, folder, cells, left_out)
     return folder.path
@@ -50,13 +55,17 @@ def summary(folder: Path) -> str:
         "",
         *manifest.verdicts,
         *manifest.notes,
+        *manifest.data.truncation(),
+        *(overlap.sentence() for overlap in manifest.data.overlap),
         *(f"{method} is left out: {reason}" for method, reason in manifest.left_out.items()),
         f"cost of all trained models: {manifest.cost.sentence()}",
+        *([f"kept weights: {manifest.kept_weights}"] if manifest.kept_weights else []),
         f"model: {folder} (seed {manifest.seed})",
+        *(f"errors: {path}" for path in [folder / "evaluation.html"] if path.is_file()),
     ])  # fmt: skip
 
 
-def _inputs(recipe: FinetuneRecipe) -> dict[str, str]:
+def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     """Return content hashes of the checkpoint and of the labeled files."""
     files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
     files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
@@ -98,7 +107,7 @@ def _run_cell(request: MethodRequest, folder: Path, name: str) -> MethodResult:
         shutil.rmtree(logs, ignore_errors=True)
         if (request.work / "logs").is_dir():  # absent if nothing was trained
             shutil.copytree(request.work / "logs", logs)
-    results.write(cell_dir, result.to_dict(), _CELL)
+    results.write(cell_dir, result.to_dict(), _CELL, {SCORES: request.work / SCORES})
     shutil.rmtree(folder / "work", ignore_errors=True)
     return result
 
@@ -118,9 +127,9 @@ def _publish(
     manifest = _manifest(setup, folder, cells, left_out, best)
     with artifact.published(folder.path, FinetuneManifest.KIND, **manifest.to_dict()) as staging:
         _copy_model(model, staging)
-        setup.source.tokenizer().save_pretrained(str(staging))
-        text = card.finetuned(manifest, best.details.best_step, best.details.steps)
-        (staging / "README.md").write_text(text, encoding="utf-8")
+        tokenizer.save_with_length(setup.source.tokenizer(), staging.path, setup.spec.max_length)
+        (staging / "README.md").write_text(card.finetuned(manifest), encoding="utf-8")
+        write_page(setup, folder.path / "cells", cells[setup.chosen], best, staging)
     shutil.rmtree(folder.path / "models", ignore_errors=True)
 
 
@@ -137,6 +146,7 @@ def _manifest(
         recipe=folder.recipe,
         seed=best.seed,
         parents={"model": artifact.identity(Path(setup.recipe.model))},
+        machines=[m.model_copy(update={"attention": best.details.attention or ""}) for m in setup.machines],
         task={**config.to_dict(setup.recipe.task), **task.state(), "metrics": list(task.metrics())},
         data=FinetuneData(
             train_source=splits.train.source,
@@ -145,10 +155,14 @@ def _manifest(
             train_rows=best.details.train_rows or 0,
             validation_rows=len(splits.validation),
             test_rows=len(splits.test),
+            hashes={name: folder.inputs[key] for name in _SPLITS if (key := f"{name} file") in folder.inputs},
+            overlap=setup.overlaps,
+            truncated=best.details.truncated,
+            max_length=setup.spec.max_length,
         ),
         metrics={method: [cell.test for cell in runs] for method, runs in cells.items()},
         validation={method: [cell.validation for cell in runs] for method, runs in cells.items()},
-        table=comparison.markdown(table, metric, chosen),
+        table=comparison.markdown(table, metric, chosen, any(best.details.truncated.values())),
         verdicts=comparison.sentences(table, metric, chosen),
         left_out=dict(left_out),
         notes=best.details.notes,
@@ -156,7 +170,10 @@ def _manifest(
         cost=reduce(add, trained),
         architecture=best.details.architecture or "",
         trainable_parameters=best.details.trainable_parameters or 0,
+        steps=best.details.steps or 0,
+        best_step=best.details.best_step or 0,
         pipeline=None if is_adapter else task.pipeline,
+        is_adapter=is_adapter,
         usage=task.usage,
     )
 

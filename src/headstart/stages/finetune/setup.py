@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from headstart.backbones.checkpoint import max_positions
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Task
-from headstart.core.data import InputSpec
+from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
 from headstart.stages.finetune.applicable import applicable_methods
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
 from headstart.stages.finetune.forgetting import Probe
+from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
+from headstart.stages.finetune.truncation import TruncationCounts
 from headstart.stages.pretrain.reopen import Pretraining
+from headstart.stages.runs.manifest import Machine, SplitOverlap
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.phases import require_constant_batch_size
 
@@ -36,6 +39,12 @@ class Setup:
     """Methods that cannot be used here, each with the reason."""
     probe: Probe | None = None
     """Measures forgetting, if the recipe asks for it."""
+    overlaps: list[SplitOverlap] = field(default_factory=list)
+    """Rows that two splits share, for each pair of splits that has any."""
+    machines: list[Machine] = field(default_factory=list)
+    """The machines that the cells were trained on."""
+    truncation: TruncationCounts = field(default_factory=TruncationCounts)
+    """Counts the rows whose texts are longer than `training.max_length`."""
 
     @property
     def spec(self) -> InputSpec:
@@ -53,6 +62,15 @@ class Setup:
 
 
 def open_setup(recipe: FinetuneRecipe) -> Setup:
+    """Return what the cells share, after every check; rows that two splits share are counted and reported."""
+    setup = check_setup(recipe)
+    splits = setup.splits
+    overlaps = find_overlaps(_trained_rows(recipe, splits), splits.validation, splits.test)
+    warn_about_overlaps(overlaps)
+    return replace(setup, overlaps=overlaps)
+
+
+def check_setup(recipe: FinetuneRecipe) -> Setup:
     """Read the data, open the checkpoint and check everything that could stop a cell before the first one runs."""
     task: Task = registry.build("tasks", recipe.task)
     splits = read_data(recipe.data, task)
@@ -72,9 +90,20 @@ def open_setup(recipe: FinetuneRecipe) -> Setup:
     return setup
 
 
+def _trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:
+    """Return the training rows of all seeds, some of them several times."""
+    count = recipe.data.train_rows
+    if count is None or count >= len(splits.train):
+        return splits.train
+    samples = [splits.sample_train(count, seed).train for seed in range(recipe.seed, recipe.seed + recipe.seeds)]
+    columns = {name: [value for rows in samples for value in rows.columns[name]] for name in splits.train.columns}
+    return Examples(columns, [label for rows in samples for label in rows.labels], splits.train.source)
+
+
 def _require_length(recipe: FinetuneRecipe, source: CheckpointFolder, spec: InputSpec) -> None:
-    limit = min(spec.tokenizer.model_max_length, max_positions(source.config) or spec.max_length)
-    if spec.max_length > limit:
+    # The tokenizer's own limit is not that of the network: after fine-tuning it is the max_length of that task.
+    limit = max_positions(source.config)
+    if limit is not None and spec.max_length > limit:
         raise RecipeError(
             f"training.max_length is {spec.max_length}, but {recipe.model} reads at most {limit} tokens",
             do="Lower training.max_length",

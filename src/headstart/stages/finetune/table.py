@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headstart.core.markdown import markdown_table
+from headstart.evaluation.baselines import READ_WHOLE_TEXTS
 from headstart.evaluation.comparison import Comparison, compare_runs, too_few_seeds
 from headstart.evaluation.failures import failed
 from headstart.evaluation.forgetting import Forgetting
@@ -63,8 +64,11 @@ def _predictions(runs: Sequence[MethodResult]) -> dict[int, list[Any]]:
     return {cell.seed: cell.predictions for cell in runs}
 
 
-def markdown(table: Sequence[MethodRow], metric: str, chosen: str) -> str:
-    """Return the table in Markdown; fractions are shown in points of a hundred."""
+def markdown(table: Sequence[MethodRow], metric: str, chosen: str, truncated: bool = False) -> str:
+    """Return the table in Markdown; fractions are shown in points of a hundred.
+
+    `truncated` means that the networks did not read all texts to the end; rows of baselines that did say so.
+    """
     scale = about(metric).scale
     header = [
         "method",
@@ -77,6 +81,9 @@ def markdown(table: Sequence[MethodRow], metric: str, chosen: str) -> str:
         "seconds a run",
     ]
     body = [_cells(row, scale) for row in table]
+    for cells, row in zip(body, table, strict=True):
+        if truncated and row.method in READ_WHOLE_TEXTS:
+            cells[0] = f"{row.method} (reads whole texts)"
     measured = {row.forgetting.what for row in table if row.forgetting is not None}
     if measured:
         header.append(f"change of {measured.pop()}")

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import registry
-from headstart.core.contracts import Adaptation, BatchSource, Objective, Task
+from headstart.core.contracts import Adaptation, BatchSource, Objective
 from headstart.core.data import Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.corpus.read import mixture
 from headstart.evaluation.cost import PriceTag, forecast_tag
-from headstart.stages.finetune.applicable import applicable_methods
-from headstart.stages.finetune.data import read_data
+from headstart.stages.finetune import run as finetune
+from headstart.stages.finetune.forgetting import open_probe
 from headstart.stages.finetune.learner import TaskLearner, build_loop, count_parameters, count_trainable
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
+from headstart.stages.finetune.setup import check_setup
 from headstart.stages.plan import synthetic
+from headstart.stages.plan.checks import check_text, warn_about_output
 from headstart.stages.plan.trial import STEPS, Trial, time_steps
+from headstart.stages.pretrain import run as pretrain
 from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.recipe import PretrainRecipe, PretrainTraining
-from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.flops import flops_per_token
-from headstart.tasks.source import CheckpointFolder
+from headstart.tasks.source import require_checkpoint
 from headstart.training.budget import Budget
 from headstart.training.callbacks import Callback
 from headstart.training.compilation import choose_attention
@@ -83,6 +85,8 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     ]
     corpus_bytes, corpus_tokens = sum(sizes), sum(tokens_by_part)
     objective = objective_of(recipe)
+    check_text(recipe, objective, corpus_bytes)
+    warn_about_output(recipe, pretrain.inputs_of(recipe))
     vocabulary = synthetic.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
     budget = Budget.parse(recipe.training.budget)
     lengths = dict.fromkeys(phase.length for phase in recipe.training.phases)
@@ -115,20 +119,21 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
 
 
 def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
-    task: Task = registry.build("tasks", recipe.task)
+    require_checkpoint(recipe.model)
+    setup = check_setup(recipe)
+    open_probe(recipe.forgetting, setup.source)
+    task, splits, source, spec = setup.task, setup.splits, setup.source, setup.spec
     if not task.learns:
         kind = registry.name_of("tasks", recipe.task)
         raise RecipeError(f"the task {kind!r} trains nothing", do="Run it directly; there is no training to forecast")
-    splits = read_data(recipe.data, task)
-    source = CheckpointFolder(recipe.model, task, recipe.seed, Pretraining)
-    spec = source.input_spec(recipe.training.max_length)
+    warn_about_output(recipe, finetune.inputs_of(recipe))
     count = min(recipe.data.train_rows or len(splits.train), len(splits.train))
     sampled = min(_SAMPLED_ROWS, count)
     sample = task.encode(splits.train.take(range(sampled)), spec, training=True)
     features = len(sample) / sampled
     tags = []
     speed = length = 0.0
-    for section in filter(None, applicable_methods(recipe, source)[0].values()):
+    for section in filter(None, setup.methods.values()):
         adaptation: Adaptation = registry.build("adaptations", section)
         model = adaptation.adapt(source)
         task.prepare_head(model)

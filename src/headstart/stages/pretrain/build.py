@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart.backbones.checkpoint import Checkpoint
-from headstart.core import artifact, registry, renames
+from headstart.core import artifact, config, registry, renames
 from headstart.core.contracts import Backbone, Objective
 from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
@@ -119,7 +119,8 @@ def _require_same_settings(recipe: PretrainRecipe, corpus: BuiltCorpus) -> None:
         and _identity(settings.path) == _identity(corpus.tokenizer)
     ):
         return
-    used = TokenizerConfig.model_validate(renames.upgrade(corpus.manifest()["recipe"])["tokenizer"])
+    saved = config.expand_saved(corpus.manifest()["recipe"], corpus.folder)
+    used = TokenizerConfig.model_validate(renames.upgrade(saved)["tokenizer"])
     differing = next(
         (key for key in TokenizerConfig.model_fields if getattr(settings, key) != getattr(used, key)), None
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import transformers
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
+from headstart.checkpoint.load import load_model, load_tokenizer
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Objective
 from headstart.core.data import Batch, MixtureComponent, Sample, Vocabulary
@@ -31,11 +31,10 @@ from headstart.training.compilation import choose_attention
 
 def assembled(folder: Path, objective: Objective) -> torch.nn.Module:
     """Return the module that the objective trained, with its networks loaded from the folder and its subfolders."""
-    registry.import_network(folder)
 
     def make(auto_class: str, part: str = "", scale: float = 1.0, **changes: Any) -> PreTrainedModel:
-        loaded = getattr(transformers, auto_class).from_pretrained(str(folder / part), dtype=torch.float32)
-        return loaded  # type: ignore[no-any-return]
+        loaded: PreTrainedModel = load_model(auto_class, folder / part, dtype=torch.float32)
+        return loaded
 
     return objective.assemble(make)
 
@@ -59,7 +58,7 @@ class Pretraining:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Return the vocabulary of the checkpoint's tokenizer."""
-        return vocabulary_of(AutoTokenizer.from_pretrained(str(self.folder)))
+        return vocabulary_of(load_tokenizer(self.folder))
 
     @cached_property
     def feed(self) -> RowBatches:

@@ -11,12 +11,15 @@ from typing import Any, Literal, cast
 import torch
 
 from headstart.backbones.checkpoint import Checkpoint
-from headstart.core import artifact
+from headstart.checkpoint import files
+from headstart.checkpoint.silence import silenced
+from headstart.core import artifact, registry, renames
 from headstart.core.config import fingerprint
 from headstart.core.contracts import BatchSource, Objective
 from headstart.core.data import Sample, Vocabulary
 from headstart.corpus.read import mixture
 from headstart.evaluation.cost import PriceTag
+from headstart.stages.doctor import checkup
 from headstart.stages.pretrain.build import (
     build_model,
     max_length_of,
@@ -32,15 +35,19 @@ from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import card
 from headstart.stages.runs.flops import flops_per_token
 from headstart.stages.runs.folder import RunFolder
-from headstart.stages.runs.manifest import PretrainData, PretrainManifest, PretrainMetrics, PretrainProgress
+from headstart.stages.runs.machine import attention_of, record_machine
+from headstart.stages.runs.manifest import Machine, PretrainData, PretrainManifest, PretrainMetrics, PretrainProgress
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
+from headstart.training import health
 from headstart.training.batches import drawn
 from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.jsonl import read_jsonl
 from headstart.training.loop import Loop, RunInfo, TrainResult
 from headstart.training.module import LossModule
 from headstart.training.phases import Phase
+from headstart.training.settings import TrainingSettings
 from headstart.training.trackers import reporting_callbacks
 from headstart.training.world import World, joined
 
@@ -56,7 +63,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     """
     with joined() as world, ExitStack() as stack:
         with world.main_first():
-            folder = stack.enter_context(RunFolder(recipe.output, recipe, _inputs(recipe), writes=world.is_main))
+            folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
         if world.broadcast(folder.status) != "finished":
             _train(recipe, folder, world, quiet or not world.is_main)
         world.barrier()
@@ -67,17 +74,14 @@ def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool)
     """Train on all ranks; rank 0 also evaluates, logs and publishes."""
     objective = objective_of(recipe)
     require_shardable(recipe, objective, world)
-    if not world.is_main:
-        loop, _ = _loop(recipe, objective, folder, world, quiet)
-        loop.restore()
-        loop.run()
-        return
-    reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet)
-    with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
+    machines = record_machine(folder.path, recipe.training) if world.is_main else []
+    reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
+    with RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
         loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter])
         loop.restore()
         outcome = loop.run()
-    _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag())
+    if world.is_main:
+        _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag(), machines)
 
 
 def _loop(
@@ -106,7 +110,7 @@ def _loop(
 
 def _publish(
     recipe: PretrainRecipe, objective: Objective, folder: RunFolder, prepared: Prepared, loop: Loop,
-    outcome: TrainResult, tag: PriceTag,
+    outcome: TrainResult, tag: PriceTag, machines: Sequence[Machine],
 ) -> None:  # fmt: skip
     """Write the networks, their tokenizer and the model card to the output folder."""
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
@@ -116,22 +120,24 @@ def _publish(
         recipe=folder.recipe,
         seed=recipe.seed,
         parents=prepared.parents | _checkpoints(recipe),
+        machines=[machine.model_copy(update={"attention": attention_of(networks[""])}) for machine in machines],
         data=PretrainData.model_validate(prepared.facts),
         progress=PretrainProgress(steps=progress.step, tokens=progress.tokens, **_epochs(loop, prepared)),
         metrics=PretrainMetrics(validation=outcome.validation, unigram_entropy=prepared.unigram_entropy),
         parameters=sum(p.numel() for p in networks[""].parameters()),
         architecture=type(networks[""]).__name__,
-        cost=replace(tag, tokens=progress.tokens, flops=progress.flops),
+        cost=tag,
     )
     size = 4 * sum(p.numel() for p in module.parameters())
     with artifact.published(folder.path, PretrainManifest.KIND, size_hint=size, **manifest.to_dict()) as staging:
         for name, network in networks.items():
-            network.save_pretrained(str(staging / name))
+            with silenced():
+                network.save_pretrained(str(staging / name))
             tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(network), max_length)
         (staging / "README.md").write_text(card.pretrained(manifest), encoding="utf-8")
 
 
-def _inputs(recipe: PretrainRecipe) -> dict[str, str]:
+def inputs_of(recipe: PretrainRecipe) -> dict[str, str]:
     """Return the content hash of everything that the run reads, by name."""
     settings = recipe.tokenizer
     path = settings.path if settings is not None else None
@@ -203,7 +209,7 @@ def _phases(
 
 
 def summary(folder: Path) -> str:
-    """Return a summary of a finished run in a few lines: size, held-out scores and cost."""
+    """Return a summary of a finished run in a few lines: size, held-out scores, cost, and what is wrong with it."""
     manifest = PretrainManifest.read(folder)
     progress, metrics = manifest.progress, manifest.metrics
     values = ", ".join(f"{name} {value:.3f}" for name, value in metrics.validation.items())
@@ -211,4 +217,22 @@ def summary(folder: Path) -> str:
         f"{folder}: {manifest.parameters:,} parameters, {progress.tokens:,} tokens, {progress.steps:,} updates",
         f"held-out {values} (a unigram model's loss: {metrics.unigram_entropy:.3f})",
         f"cost: {manifest.cost.sentence()}",
+        *_complaints(folder, manifest),
     ])  # fmt: skip
+
+
+def _complaints(folder: Path, manifest: PretrainManifest) -> list[str]:
+    """Return what is wrong with a finished run: it diverged, learned token frequencies only, or was always clipped."""
+    curve = read_jsonl(folder / "logs" / "metrics.jsonl")
+    objective = registry.resolve("objectives", manifest.recipe["objective"]["name"])
+    name = getattr(objective, "token_loss", "loss")
+    training = renames.upgrade(manifest.recipe).get("training", {})
+    findings = health.check_end(curve, training.get("max_grad_norm", TrainingSettings().max_grad_norm), name)
+    key = f"validation/{name}"
+    evaluations = [(line["step"], line[key]) for line in curve if key in line]
+    if evaluations:
+        vocab_size = files.read_json(folder / files.CONFIG)["vocab_size"]
+        entropy = manifest.metrics.unigram_entropy
+        learned = health.check_unigrams(evaluations, name, entropy, vocab_size, finished=True)
+        findings += [learned] if learned.level != "ok" else []
+    return [checkup.render(findings)] if findings else []

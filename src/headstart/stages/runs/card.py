@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import transformers
 import yaml
@@ -15,14 +15,23 @@ from transformers import PreTrainedModel
 
 from headstart.core import artifact, registry
 from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import PriceTag
-from headstart.stages.runs.manifest import BuiltCorpusData, FinetuneManifest, PretrainData, PretrainManifest
+from headstart.stages.runs.manifest import (
+    BuiltCorpusData,
+    FinetuneManifest,
+    Machine,
+    PretrainData,
+    PretrainManifest,
+)
 
+ManifestT = TypeVar("ManifestT", PretrainManifest, FinetuneManifest)
 _FOLDER = "path/to/this/folder"
 
 
 def pretrained(manifest: PretrainManifest) -> str:
     """Return the card of a pre-trained checkpoint."""
+    manifest = _written(manifest)
     objective = manifest.recipe["objective"]["name"]
     title, origin = _origin(manifest.recipe["backbone"])
     auto_class, pipeline = loaded_by(manifest.architecture)
@@ -43,31 +52,39 @@ def pretrained(manifest: PretrainManifest) -> str:
         "## Scores\n\n" + markdown_table(["measure", "value"], _pretrain_scores(manifest)),
         "## Data\n\n" + _data(manifest.data, progress.epochs_of),
         "## Cost\n\n" + _cost(manifest.cost),
+        *_machines(manifest.machines),
         _recipe(manifest.recipe),
         _versions(),
     ]) + "\n"  # fmt: skip
 
 
-def finetuned(manifest: FinetuneManifest, best_step: int | None = None, steps: int | None = None) -> str:
-    """Return the card of a fine-tuned model: its scores beside those of the baselines.
-
-    `best_step` of `steps` is the step whose weights were kept, if that is known.
-    """
+def finetuned(manifest: FinetuneManifest) -> str:
+    """Return the card of a fine-tuned model: its scores beside those of the baselines."""
+    manifest = _written(manifest)
     recipe, data = manifest.recipe, manifest.data
     adaptation = recipe["adaptation"]["name"]
     return "\n\n".join([
         _front(["headstart", adaptation], manifest.pipeline),
         f"# {recipe['task']['kind']} by {adaptation} from {code(recipe['model'])}",
-        _training(manifest, best_step, steps),
+        _training(manifest),
         _fenced(_usage(manifest), "python"),
+        *filter(None, [_plain_usage(manifest)]),
         f"## Scores on the test set ({data.test_rows:,} rows)\n\n" + manifest.table,
         "## Data\n\n" + markdown_table(
             ["split", "rows", "source"], [[split, f"{rows:,}", code(source)] for split, rows, source in data.splits()]
         ),
+        *data.truncation(),
+        *(overlap.sentence() for overlap in data.overlap),
         "## Cost\n\n" + _cost(manifest.cost),
+        *_machines(manifest.machines),
         _recipe(recipe),
         _versions(),
     ]) + "\n"  # fmt: skip
+
+
+def _written(manifest: ManifestT) -> ManifestT:
+    """Return the manifest as it is written: variables of the recipe are not expanded."""
+    return type(manifest).model_validate(written(manifest.to_dict()))
 
 
 _HEADS = {
@@ -81,6 +98,14 @@ _HEADS = {
     "ForMultipleChoice": ("AutoModelForMultipleChoice", None),
     "ForPreTraining": ("AutoModelForPreTraining", None),
 }
+
+
+_PIPELINES = {
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+}
+_TRUNCATION = {"text-classification": ", truncation=True"}
+"""Arguments of a pipeline without which a text beyond the tokenizer's maximum length is an error."""
 
 
 def loaded_by(architecture: str) -> tuple[str, str | None]:
@@ -124,7 +149,7 @@ def _pretrain_scores(manifest: PretrainManifest) -> list[list[str]]:
     ]
 
 
-def _training(manifest: FinetuneManifest, best_step: int | None, steps: int | None) -> str:
+def _training(manifest: FinetuneManifest) -> str:
     """Describe where the weights come from."""
     if not manifest.trainable_parameters:
         return "Nothing was trained. These are the weights of the checkpoint, evaluated with Headstart."
@@ -132,8 +157,8 @@ def _training(manifest: FinetuneManifest, best_step: int | None, steps: int | No
         f"Fine-tuned with Headstart on {manifest.data.train_rows:,} labeled rows.",
         f"These are the weights of seed {manifest.seed}, which scored best on the validation rows.",
     ]
-    if best_step and steps:
-        sentences.append(f"Best weights: step {best_step:,} of {steps:,}.")
+    if manifest.kept_weights:
+        sentences.append(f"Kept weights: {manifest.kept_weights}.")
     return " ".join(sentences)
 
 
@@ -145,8 +170,28 @@ def _usage(manifest: FinetuneManifest) -> str:
         return f'import headstart\n\nmodel, tokenizer = headstart.load("{_FOLDER}")\n'
     return (
         f"{_import_line(manifest.architecture)}from transformers import pipeline\n\n"
-        f'run = pipeline("{manifest.pipeline}", model="{_FOLDER}")\n'
+        f'run = pipeline("{manifest.pipeline}", model="{_FOLDER}"{_TRUNCATION.get(manifest.pipeline, "")})\n'
     )
+
+
+def _plain_usage(manifest: FinetuneManifest) -> str:
+    """Return the lines of Python that run an adapter with peft and transformers; empty if there are none."""
+    auto_class, _ = loaded_by(manifest.architecture)
+    if not manifest.is_adapter or manifest.usage is not None or auto_class not in _PIPELINES:
+        return ""
+    # Headstart's bottleneck adapters and its own networks exist only where it is installed.
+    if manifest.recipe["adaptation"]["name"] == "adapters" or _import_line(manifest.architecture):
+        return ""
+    name = _PIPELINES[auto_class]
+    code = (
+        "from peft import PeftModel\n"
+        f"from transformers import AutoConfig, {auto_class}, pipeline\n\n"
+        f'folder, base = "{_FOLDER}", {manifest.recipe["model"]!r}\n'
+        f'config = AutoConfig.from_pretrained(f"{{folder}}/network")  # has the names of the labels\n'
+        f"model = PeftModel.from_pretrained({auto_class}.from_pretrained(base, config=config), folder)\n"
+        f'run = pipeline("{name}", model=model, tokenizer=folder{_TRUNCATION.get(name, "")})\n'
+    )
+    return "Without Headstart, with the checkpoint that it was trained on:\n\n" + _fenced(code, "python")
 
 
 def _import_line(architecture: str) -> str:
@@ -191,7 +236,19 @@ def _built_corpus(corpus: BuiltCorpusData) -> str:
 
 def _cost(cost: PriceTag) -> str:
     assumptions = "; ".join(f"{key}: {value}" for key, value in cost.assumptions.items())
-    return f"{cost.sentence()}.\n\nAssumptions: {assumptions}."
+    return escape(f"{cost.sentence()}.") + "\n\n" + escape(f"Assumptions: {assumptions}.")
+
+
+def _machines(machines: Sequence[Machine]) -> list[str]:
+    """Return a section with the machines that the run was trained on; none for a run of an earlier version."""
+    if not machines:
+        return []
+    header = ["processor", "cores", "threads", "memory", "device", "number format", "attention"]
+    rows = [
+        [m.cpu, str(m.cores), str(m.threads), f"{m.memory_gb:g} GB", m.device, m.precision, m.attention]
+        for m in machines
+    ]
+    return ["## Machine\n\n" + markdown_table(header, rows)]
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:

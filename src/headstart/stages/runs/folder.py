@@ -9,20 +9,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel
 
 from headstart.core import artifact, config, renames
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lock import LOCK, FolderLock
+from headstart.core.recipes import text as recipe_text
+from headstart.core.recipes import variables
+from headstart.stages.runs.manifest import MACHINES, read_machines
+from headstart.training.budget import Budget
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
+VERB_BY_SECTION = {
+    "question": "study", "sources": "corpus", "objective": "pretrain", "task": "finetune", "passages": "index",
+}  # fmt: skip
+"""The verb of a recipe, by the first of these sections that it has."""
 _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
 """Sections that do not change the result: the output folder, prices, the machine, descriptions."""
 _NOT_IDENTITY_OF_TRAINING = (
     "dataloader_num_workers", "parallel", "report_to", "save_interval_minutes", "save_total_limit",
 )  # fmt: skip
 """Training settings that do not change the result, so a run may be resumed with other values."""
+
+_BUDGET = "training.budget"
+_VARIABLE = "variable "
+"""Prefix of the name of a variable among the inputs."""
 
 Status = Literal["new", "unfinished", "finished"]
 
@@ -54,8 +65,11 @@ class RunFolder:
             writes: False for the processes of a distributed run that only read the folder.
         """
         self.path, self.kind, self.writes = path, type(recipe), writes
-        self.recipe, self.inputs = config.to_dict(recipe), dict(inputs or {})
+        self.recipe, self.inputs = config.to_saved(recipe), dict(inputs or {})
         self.fingerprint = config.fingerprint([renames.original(identity_of(self.recipe)), self.inputs])
+        self._recorded = self.inputs | {
+            _VARIABLE + name: content for name, content in variables.hashes(identity_of(self.recipe)).items()
+        }
         self._filled, self._lock = recipe, FolderLock(path)
 
     def __enter__(self) -> RunFolder:
@@ -71,8 +85,8 @@ class RunFolder:
             # The previous holder of the lock may have started or finished the run in the meantime.
             self.status = self._inspect()
             if self.status == "new":
-                artifact.write_whole(self.path / INPUTS, json.dumps(self.inputs, indent=2) + "\n")
-                artifact.write_whole(self.path / RECIPE, config.to_yaml(self._filled))
+                artifact.write_whole(self.path / INPUTS, json.dumps(self._recorded, indent=2) + "\n")
+                artifact.write_whole(self.path / RECIPE, config.to_yaml(self._filled, saved=True))
         except BaseException:
             self._lock.release()
             raise
@@ -92,8 +106,8 @@ class RunFolder:
         recipe_path = self.path / RECIPE
         if recipe_path.is_file():
             previous = self._previous_recipe(recipe_path)
-            same = identity_of(previous) == identity_of(self.recipe)
-            if same and self._previous_inputs() == self.inputs:
+            same = self._is_same(previous, self.recipe) or self._resumes_explicitly(previous)
+            if same and not self._changed_inputs():
                 return "finished" if artifact.is_complete(self.path) else "unfinished"
             if self._has_no_work():
                 return "new"
@@ -107,27 +121,77 @@ class RunFolder:
             )
         return "new"
 
-    def _previous_inputs(self) -> Any:
+    def _is_same(self, previous: dict[str, Any], recipe: dict[str, Any]) -> bool:
+        """True if the recipe in the folder is the given one: as it is written, or with its variables expanded."""
+        if identity_of(previous) == identity_of(variables.written(recipe)):
+            return True
+        return identity_of(config.expand_saved(previous, self.path)) == identity_of(recipe)
+
+    def _resumes_explicitly(self, previous: dict[str, Any]) -> bool:
+        """True if the run began with `training.precision: auto` and the recipe now sets what that became.
+
+        Then the checkpoints have the fingerprint of the recipe with `auto`.
+        """
+        training, before = (recipe.get("training") for recipe in (self.recipe, previous))
+        if not isinstance(training, dict) or not isinstance(before, dict) or before.get("precision") != "auto":
+            return False
+        machines = read_machines(self.path)
+        as_begun = {**self.recipe, "training": {**training, "precision": "auto"}}
+        if not machines or machines[-1].precision != training.get("precision") or not self._is_same(previous, as_begun):
+            return False
+        self.fingerprint = config.fingerprint([renames.original(identity_of(as_begun)), self.inputs])
+        return True
+
+    def _changed_inputs(self) -> list[str]:
+        """Return the names of the inputs, and of the variables, whose content is not that with which the run began."""
         try:
-            return json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
+            previous = json.loads((self.path / INPUTS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None
+            previous = None
+        if not isinstance(previous, dict):
+            return ["its inputs"]
+        # A run of an earlier version recorded no variables: its recipe has their values.
+        recorded = {
+            name: content for name, content in self._recorded.items() if name in previous or name in self.inputs
+        }
+        return [name for name in recorded | previous if recorded.get(name) != previous.get(name)]
 
     def _other_recipe(self, previous: dict[str, Any]) -> ArtifactError:
-        changed = ", ".join(_differences(identity_of(previous), identity_of(self.recipe))[:4])
+        ways = (variables.written(self.recipe), self.recipe)
+        differences = min((_differences(identity_of(previous), identity_of(recipe)) for recipe in ways), key=len)
+        if differences == [_BUDGET] and artifact.is_complete(self.path) and self._is_longer(previous):
+            return self._longer_budget(previous)
+        changed = ", ".join(differences[:4])
         return ArtifactError(
             f"{self.path} contains a run of another recipe, which differs in {changed}",
             allowed="An output folder belongs to one recipe",
             do="Choose another output, or delete that folder",
         )
 
-    def _other_inputs(self) -> ArtifactError:
-        previous = self._previous_inputs()
-        known = previous if isinstance(previous, dict) else {}
-        changed = [name for name, content in self.inputs.items() if known.get(name) != content]
+    def _is_longer(self, previous: dict[str, Any]) -> bool:
+        """True if the recipe has a larger budget than the run in the folder, or one in another unit."""
+        before, now = (Budget.parse(recipe["training"]["budget"]) for recipe in (previous, self.recipe))
+        return now.unit != before.unit or now.amount > before.amount
+
+    def _longer_budget(self, previous: dict[str, Any]) -> ArtifactError:
+        """Return an error that says how to train a finished run further."""
+        before, now = (recipe["training"]["budget"] for recipe in (previous, self.recipe))
+        if "backbone" in self.recipe:
+            start = f"`backbone: {{family: checkpoint, path: {self.path}}}`"
+            start += ", and remove warm_start" if self.recipe.get("warm_start") else ""
+        else:
+            start = f"`model: {self.path}`"
         return ArtifactError(
-            f"{self.path} was started with this recipe, but the content of {' and '.join(changed) or 'its inputs'} "
-            "has changed since",
+            f"{self.path} contains a finished run with training.budget {before!r}, and the recipe now has {now!r}",
+            allowed="The learning rate of a run is planned for its whole budget, so a finished run is not resumed",
+            do=f"To train its weights further, set another output and {start}. To train with the new budget from the "
+            "start, choose another output",
+        )
+
+    def _other_inputs(self) -> ArtifactError:
+        changed = " and ".join(self._changed_inputs())
+        return ArtifactError(
+            f"{self.path} was started with this recipe, but the content of {changed} has changed since",
             allowed="A run reads the same inputs from start to end",
             do="Choose another output, or delete that folder",
         )
@@ -135,7 +199,7 @@ class RunFolder:
     def _has_no_work(self) -> bool:
         """True if a run failed here before it computed anything, so that a corrected recipe may use the folder."""
         present = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        return present <= {RECIPE, INPUTS, "cost.json", "prepared"}
+        return present <= {RECIPE, INPUTS, MACHINES, "cost.json", "prepared"}
 
     def _make(self) -> None:
         try:
@@ -157,8 +221,8 @@ class RunFolder:
     def _previous_recipe(self, recipe_path: Path) -> dict[str, Any]:
         """Return the recipe in the folder, with defaults for settings that did not exist when it was written."""
         try:
-            raw = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError):
+            raw = recipe_text.read_saved(recipe_path)
+        except RecipeError:
             raw = None
         if not isinstance(raw, dict):
             raise ArtifactError(
@@ -167,7 +231,7 @@ class RunFolder:
                 do="Choose another output, or restore that file",
             )
         try:
-            return config.to_dict(config.fill_saved(self.kind, raw, str(recipe_path)))
+            return config.to_dict(config.fill(self.kind, renames.upgrade(raw), str(recipe_path)))
         except RecipeError:
             return raw
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from headstart.core import artifact
-from headstart.core.processes import cores
+from headstart.core.processes import LOOPBACK, cores, die_with_parent
 
 LAUNCHED = "HEADSTART_LAUNCHED"
-"""Set for the processes started here. Asked to stop, they exit with code 0: any other code would restart them."""
+"""Set for the processes started here, to the id of this process. Asked to stop, they exit with code 0: any other code
+would restart them."""
 RESUMABLE = 75
 """Exit code of a run that was interrupted and that the same command resumes (EX_TEMPFAIL of sysexits.h)."""
+_RENDEZVOUS = "headstart-one-machine"
 _SHUTDOWN_SECONDS = 300
 """How long processes may take to save a checkpoint after they are asked to stop."""
+
+
+def follow_launcher() -> None:
+    """End this process with its launcher, if `run` started it: a killed launcher leaves no process behind."""
+    if (launcher := os.environ.get(LAUNCHED, "")).isdecimal():
+        die_with_parent(int(launcher))
 
 
 def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 0) -> int:
@@ -28,18 +38,15 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ[LAUNCHED] = "1"
+    os.environ[LAUNCHED] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
-    # On gloo, restarts through the agent's own store hung in about half of the attempts (cf. pytorch#135712).
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
         run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_backend=_register_rendezvous(),
         max_restarts=restarts,
         signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
     )
@@ -51,3 +58,54 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
         code = failed.get_first_failure()[1].exitcode
         return code if code > 0 else 1
     return 0 if artifact.is_complete(output) else RESUMABLE
+
+
+@cache
+def _register_rendezvous() -> str:
+    """Register the rendezvous of a single machine with torch's elastic agent, and return its name.
+
+    torch's own rendezvous listens on all network interfaces. One agent on one machine has nobody to meet: it needs a
+    store in its memory and, for each start of its processes, a free port on the loopback interface.
+    """
+    from torch.distributed import HashStore
+    from torch.distributed.elastic import rendezvous
+    from torch.distributed.elastic.rendezvous.api import (
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousParameters,
+        RendezvousStoreInfo,
+    )
+
+    class OneMachine(RendezvousHandler):
+        def __init__(self, run_id: str) -> None:
+            self.run_id, self.store, self.closed = run_id, HashStore(), False
+
+        def get_backend(self) -> str:
+            return _RENDEZVOUS
+
+        def next_rendezvous(self) -> RendezvousInfo:
+            with socket.create_server((LOOPBACK, 0)) as probe:
+                port = probe.getsockname()[1]
+            return RendezvousInfo(self.store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+
+        def is_closed(self) -> bool:
+            return self.closed
+
+        def set_closed(self) -> None:
+            self.closed = True
+
+        def num_nodes_waiting(self) -> int:
+            return 0
+
+        def get_run_id(self) -> str:
+            return self.run_id
+
+        def shutdown(self) -> bool:
+            self.closed = True
+            return True
+
+    def create(parameters: RendezvousParameters) -> RendezvousHandler:
+        return OneMachine(parameters.run_id)
+
+    rendezvous.rendezvous_handler_registry.register(_RENDEZVOUS, create)
+    return _RENDEZVOUS

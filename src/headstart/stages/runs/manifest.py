@@ -6,6 +6,7 @@ get their defaults, and keys that are unknown here are ignored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,6 +17,8 @@ from headstart.core import artifact
 from headstart.core.errors import ArtifactError
 from headstart.evaluation.cost import PriceTag
 
+MACHINES = "machines.json"
+"""The file of an unfinished run that lists the machines it was trained on."""
 ADAPTER = "adapter_config.json"
 """The file by which peft recognizes a folder with an adapter instead of a whole model."""
 
@@ -24,6 +27,25 @@ class _Record(BaseModel):
     """A part of a manifest; keys that are unknown here are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class Machine(_Record):
+    """A machine that a run was trained on, and what was chosen there automatically."""
+
+    cpu: str = ""
+    """The model of the processor."""
+    cores: int = 0
+    """Cores that the process may use."""
+    threads: int = 0
+    """Threads that torch uses in one process."""
+    memory_gb: float = 0.0
+    """The memory of the whole machine."""
+    device: str = ""
+    """cpu, or the name of the GPU."""
+    precision: str = ""
+    """The number format: what the recipe sets, or what `auto` became."""
+    attention: str = ""
+    """The attention implementation of the network, by its name in transformers."""
 
 
 class Manifest(BaseModel):
@@ -38,6 +60,8 @@ class Manifest(BaseModel):
     seed: int
     parents: dict[str, str] = Field(default_factory=dict)
     """Content hashes of what the artifact was made from, by name."""
+    machines: list[Machine] = Field(default_factory=list)
+    """The machines that the run was trained on, in order; several if it was resumed elsewhere."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -145,6 +169,40 @@ class PretrainManifest(Manifest):
     cost: PriceTag = Field(default_factory=PriceTag)
 
 
+class SplitOverlap(_Record):
+    """Rows of one split that are also in another one. A row counts once, under the first kind that applies."""
+
+    split: str
+    """The split whose rows are counted: validation or test."""
+    other: str
+    """The split in which they occur too: train (the rows of all seeds) or validation."""
+    rows: int = 0
+    """All rows of the split."""
+    exact: int = 0
+    """Rows with the same texts."""
+    normalized: int = 0
+    """Rows with the same letters and digits, but other case, spaces or punctuation."""
+    near: int = 0
+    """Rows that differ in a few words."""
+
+    @property
+    def shared(self) -> int:
+        """The number of shared rows of all kinds."""
+        return self.exact + self.normalized + self.near
+
+    def sentence(self) -> str:
+        """Return the counts in words."""
+        rows = {"train": "training rows"}.get(self.other, f"{self.other} rows")
+        kinds = [f"{self.exact:,} exactly"] * bool(self.exact)
+        kinds += [f"{self.normalized:,} apart from case, spaces and punctuation"] * bool(self.normalized)
+        kinds += [f"{self.near:,} as near-duplicates"] * bool(self.near)
+        share = self.shared / max(self.rows, 1)
+        return (
+            f"{self.shared:,} of {self.rows:,} {self.split} rows ({share:.1%}) are also among the {rows}: "
+            f"{', '.join(kinds)}."
+        )
+
+
 class FinetuneData(_Record):
     """The labeled rows of a fine-tuning run: their files and how many of them were used."""
 
@@ -154,6 +212,23 @@ class FinetuneData(_Record):
     train_rows: int = 0
     validation_rows: int = 0
     test_rows: int = 0
+    hashes: dict[str, str] = Field(default_factory=dict)
+    """The beginning (16 digits) of the SHA-256 hash of each file, by the name of its split."""
+    overlap: list[SplitOverlap] = Field(default_factory=list)
+    """Rows that two splits share, for each pair of splits that has any."""
+
+    truncated: dict[str, int] = Field(default_factory=dict)
+    """The number of rows with a truncated text, by split; a split for which it is unknown is left out."""
+    max_length: int = 0
+    """The number of tokens to which texts were truncated."""
+
+    def truncation(self) -> list[str]:
+        """Return a sentence about the share of truncated texts in each split; none if nothing was truncated."""
+        if not any(self.truncated.values()):
+            return []
+        rows = {split: count for split, count, _ in self.splits()}
+        shares = [f"{count / max(rows[split], 1):.1%} of {split}" for split, count in self.truncated.items()]
+        return [f"Texts beyond training.max_length ({self.max_length} tokens) are truncated: {', '.join(shares)}."]
 
     def splits(self) -> Iterator[tuple[str, int, str]]:
         """Yield name, number of rows and file of each split."""
@@ -189,10 +264,32 @@ class FinetuneManifest(Manifest):
     architecture: str = ""
     """The class of the network."""
     trainable_parameters: int = 0
+    steps: int = 0
+    """The number of training steps of the published model."""
+    best_step: int = 0
+    """The step whose weights were kept: the best on the validation rows. 0 if it is unknown."""
     pipeline: str | None = None
     """The transformers pipeline that runs the model."""
+    is_adapter: bool = False
+    """True if the folder has a peft adapter instead of a whole model."""
     usage: str | None = None
     """Lines of Python that use the model, where that is not a pipeline."""
+
+    @property
+    def kept_weights(self) -> str:
+        """The step whose weights were kept, of how many; empty if it is unknown."""
+        if not (self.best_step and self.steps):
+            return ""
+        return f"step {self.best_step:,} of {self.steps:,} (best on the validation rows)"
+
+
+def read_machines(folder: Path) -> list[Machine]:
+    """Return the machines that are recorded in a folder; none for a run of an earlier version."""
+    try:
+        entries = json.loads((folder / MACHINES).read_text(encoding="utf-8"))
+        return [Machine.model_validate(entry) for entry in entries]
+    except (OSError, ValueError, TypeError, ValidationError):
+        return []
 
 
 def read_any(folder: Path) -> PretrainManifest | FinetuneManifest:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from headstart.core import artifact
-from headstart.evaluation.cost import CostConfig, Meter, PriceTag
+from headstart.evaluation.cost import CostConfig, Meter, PriceTag, ProcessCost
 from headstart.training.callbacks import Callback
+from headstart.training.world import World
 
 if TYPE_CHECKING:
     from headstart.training.loop import Loop
@@ -22,18 +24,60 @@ _INTERVAL_SECONDS = 15.0
 class RecordedMeter(Meter, Callback):
     """A meter that starts from the `cost.json` of earlier attempts and, as a callback, keeps it up to date.
 
-    Work that was lost in a crash has been paid for, so it stays in the price tag.
+    Seconds, energy and money of work that was lost in a crash have been paid for, so they stay in the price tag. Tokens
+    and FLOPs are those of the loop's progress, which continues from a checkpoint. In a world of several processes every
+    rank has a meter in its list of callbacks; rank 0 adds up what the ranks used and writes it.
     """
 
-    def __init__(self, path: Path, config: CostConfig, energy: bool = True) -> None:
+    def __init__(self, path: Path, config: CostConfig, energy: bool = True, world: World | None = None) -> None:
         """Read the cost of earlier attempts, if any."""
-        self.path = path
+        self.path, self.world = path, world or World()
         self.written = time.monotonic()
-        super().__init__(_read(path), config, energy)
+        self._gathered_at = 0.0
+        self._totals: tuple[int, float] | None = None
+        super().__init__(_read(path) if self.world.is_main else None, config, energy)
+
+    def tag(self) -> PriceTag:
+        """Return the price tag until now, including earlier attempts."""
+        tag = super().tag()
+        return tag if self._totals is None else replace(tag, tokens=self._totals[0], flops=self._totals[1])
+
+    def set_totals(self, tokens: int, flops: float) -> None:
+        """Set the tokens and FLOPs of all attempts together; they replace what the attempts counted."""
+        self._totals = tokens, flops
+
+    def on_train_begin(self, loop: Loop) -> None:
+        """Start from the counters of the checkpoint that the run resumes from."""
+        self._gathered_at = loop.progress.seconds
+        self._read_progress(loop)
 
     def on_log(self, loop: Loop, values: Mapping[str, float]) -> None:
         """Save the price tag if it is due."""
+        self._read_progress(loop)
+        # The clock of rank 0, which all ranks have: each of them takes part in the gathering, or none.
+        if loop.progress.seconds - self._gathered_at >= _INTERVAL_SECONDS:
+            self._gather(loop)
         self.write_if_due()
+
+    def on_save(self, loop: Loop, path: Path) -> None:
+        """Save the price tag of the checkpoint."""
+        self._read_progress(loop)
+        self._gather(loop)
+        self.write()
+
+    def on_train_end(self, loop: Loop) -> None:
+        """Add up what all processes used."""
+        self._read_progress(loop)
+        self._gather(loop)
+
+    def _read_progress(self, loop: Loop) -> None:
+        self.set_totals(loop.progress.tokens, loop.progress.flops)
+
+    def _gather(self, loop: Loop) -> None:
+        self._gathered_at = loop.progress.seconds
+        if self.world.size > 1:
+            costs = self.world.all_gather(asdict(self.process_cost()))
+            self.others = [ProcessCost(**cost) for rank, cost in enumerate(costs) if rank != self.world.rank]
 
     def write_if_due(self) -> None:
         """Save the price tag if the last time was 15 seconds ago or more."""
@@ -41,9 +85,10 @@ class RecordedMeter(Meter, Callback):
             self.write()
 
     def write(self) -> None:
-        """Save the current price tag atomically."""
+        """Save the current price tag atomically, on rank 0."""
         self.written = time.monotonic()
-        artifact.write_whole(self.path, json.dumps(self.tag().to_dict(), indent=2) + "\n")
+        if self.world.is_main:
+            artifact.write_whole(self.path, json.dumps(self.tag().to_dict(), indent=2) + "\n")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

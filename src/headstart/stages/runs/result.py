@@ -130,9 +130,9 @@ class ModelRun(Run):
 
     @cached_property
     def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        from headstart.stages import evaluate
+        from headstart.stages.finetune import finished
 
-        return evaluate.load(self.path)
+        return finished.load(self.path)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -184,10 +184,10 @@ class FinetuneRun(ModelRun):
 
     @cached_property
     def _finetuned(self) -> Any:
-        from headstart.stages import evaluate
+        from headstart.stages.finetune import finished
         from headstart.stages.runs.manifest import FinetuneManifest
 
-        return evaluate.Finetuned(self.path, FinetuneManifest.from_dict(artifact.verify(self.path), self.path))
+        return finished.Finetuned(self.path, FinetuneManifest.from_dict(artifact.verify(self.path), self.path))
 
     def summary(self) -> str:
         """Return the text that `headstart finetune` prints."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedTokenizerBase
 
+from headstart.stages.runs.flops import counting_flops
 from headstart.stages.search.encoder import open_encoder
 from headstart.stages.search.recipe import BATCH_TOKENS
 from headstart.tasks.source import require_checkpoint
@@ -45,7 +45,7 @@ class Embedder:
     @cached_property
     def flops_per_token(self) -> float:
         """The FLOPs per token, as torch counts them on one text."""
-        with FlopCounterMode(display=False) as counter:
+        with counting_flops() as counter:
             self.vectors(_COUNTED)
         return float(counter.get_total_flops()) / self.tokens(_COUNTED)
 

@@ -7,14 +7,15 @@ vectors.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from headstart.checkpoint.files import parse_json, read_json
+from headstart.checkpoint.load import load_model, load_sentence_encoder, load_tokenizer
 from headstart.tasks.sentence_vectors import library
 
 _PLAIN = frozenset({"bert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"})
@@ -49,10 +50,10 @@ class MeanPoolingEncoder:
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         """Load the tokenizer and the weights."""
         self.device = device
-        self.model = AutoModel.from_pretrained(str(folder), dtype=dtype).to(device).eval()
+        self.model = load_model("AutoModel", folder, dtype=dtype).to(device).eval()
         stated = _read(folder / "sentence_bert_config.json").get("max_seq_length")
         limit = {"model_max_length": stated} if stated is not None else {}
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), **limit)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(folder, **limit)
         self.max_length: int | None = int(self.tokenizer.model_max_length)
         if stated is None:
             self.max_length = min(self.max_length, self.model.config.max_position_embeddings)
@@ -81,8 +82,8 @@ class SentenceTransformersEncoder:
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         """Load the folder."""
-        self.model = library("model").SentenceTransformer(
-            str(folder), device=str(device), model_kwargs={"dtype": dtype}
+        self.model = load_sentence_encoder(
+            library("model").SentenceTransformer, folder, device=str(device), model_kwargs={"dtype": dtype}
         )
         self.tokenizer, self.max_length = self.model.tokenizer, self.model.max_seq_length
 
@@ -115,7 +116,7 @@ def is_mean_pooled(folder: Path) -> bool:
 
 def _is_mean_chain(folder: Path) -> bool:
     """Return True if modules.json lists a transformer, mean pooling and, optionally, normalization."""
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules = parse_json(folder / "modules.json")
     names = [str(module["type"]).rpartition(".")[2] for module in modules]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0]["path"]:
         return False
@@ -129,7 +130,4 @@ def _is_mean_chain(folder: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return read_json(path) if path.is_file() else {}

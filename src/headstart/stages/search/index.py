@@ -58,11 +58,9 @@ def _fill(recipe: IndexRecipe, folder: RunFolder, quiet: bool) -> None:
     work = folder.path / "work"
     work.mkdir(exist_ok=True)
     facts: dict[str, Any] = {"recipe": folder.recipe, "parents": {"model": artifact.identity(Path(recipe.model))}}
-    with (
-        RecordedMeter(folder.path / "cost.json", recipe.cost) as meter,
-        artifact.published(folder.path, KIND) as staging,
-    ):
-        facts |= _build(recipe, work, staging.path, meter, quiet)
+    with artifact.published(folder.path, KIND) as staging:
+        with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
+            facts |= _build(recipe, work, staging.path, meter, quiet)
         staging.facts["index"] = facts | {"cost": meter.tag().to_dict()}
     shutil.rmtree(work, ignore_errors=True)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headstart.core import artifact
+from headstart.core import artifact, spreadsheet
 from headstart.core.markdown import escape, markdown_table
 from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
@@ -22,9 +20,6 @@ _LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "–": "--", "₂": r"$_2$",
     "−": "$-$", "“": "``", "”": "''", "×": r"$\times$", "…": r"\ldots{}",
 }  # fmt: skip
-_FORMULA = re.compile(r"[=+\-@\t\r]")
-"""How a cell starts that a spreadsheet would run as a formula."""
-_SCORE = re.compile(r"[+-]?[\d.,]+( ± [\d.,]+)?")
 
 
 def markdown(table: StudyTable) -> str:
@@ -48,16 +43,9 @@ def as_csv(table: StudyTable) -> str:
     """Return comma-separated values at full precision; a missing value is an empty cell."""
     sheet = io.StringIO()
     writer = csv.writer(sheet, lineterminator="\n")
-    writer.writerow([_csv_cell(column.name) for column in table.columns])
-    writer.writerows([[_csv_cell(value) for value in row] for row in table.rows])
+    writer.writerow([spreadsheet.cell(column.name) for column in table.columns])
+    writer.writerows([[spreadsheet.cell(value) for value in row] for row in table.rows])
     return sheet.getvalue()
-
-
-def _csv_cell(value: Any) -> Any:
-    """Return a value for CSV; text that a spreadsheet would run as a formula starts with an apostrophe."""
-    if isinstance(value, str) and _FORMULA.match(value) and not _SCORE.fullmatch(value):
-        return f"'{value}"
-    return "" if value is None else value
 
 
 def latex(table: StudyTable) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core import artifact
+from headstart.core.processes import Executor
 from headstart.stages.finetune.result import RESULT
 from headstart.studies.graph import FAILURES, Graph, Node, cell_dir, is_finished
 from headstart.studies.run.jobs import serialize_job
-from headstart.studies.run.workers import Executor
 
 Notify = Callable[["RunSummary", Node, str], None]
 """Called after every attempt with the summary so far, the node, and what happened to it."""
@@ -34,7 +34,7 @@ class RunSummary:
 
 
 def run(
-    graph: Graph, output: Path, executor: Executor, notify: Notify, *, threads: int = 1, retries: int = 0,
+    graph: Graph, output: Path, executor: Executor[str], notify: Notify, *, threads: int = 1, retries: int = 0,
     budget_seconds: float | None = None,
 ) -> RunSummary:  # fmt: skip
     """Run every node whose artifact is missing; return how many are finished and why the others are not.

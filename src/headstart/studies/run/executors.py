@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import os
+import importlib.util
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from headstart.core import ray_cluster
 from headstart.core.errors import ResourceError, first_line
 from headstart.core.extras import install_command
-from headstart.core.processes import cores
+from headstart.core.processes import Executor, cores
 from headstart.studies.definition import Execution
 from headstart.studies.run.jobs import run_job
-from headstart.studies.run.workers import Executor, LocalWorkers, died
+from headstart.studies.run.workers import LocalWorkers, died
 
 _JOBS_FOLDER = "jobs"
 _POLL_SECONDS = 0.5
@@ -22,7 +24,7 @@ _SLURM_JOBS = 100
 """How many jobs are submitted to Slurm at the same time, unless `workers` is set."""
 
 
-def build_executor(execution: Execution, output: Path, todo: int) -> Executor:
+def build_executor(execution: Execution, output: Path, todo: int) -> Executor[str]:
     """Return the executor for `todo` cells; no more local workers start than there are cells."""
     if execution.on == "ray":
         return RayTasks(execution)
@@ -41,15 +43,10 @@ class RayTasks:
 
     def __init__(self, execution: Execution) -> None:
         """Connect to the cluster, or start a local one."""
-        # By default, Ray gives its workers niceness 15, for machines that also do other work.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        self._ray = _import("ray")
-        self._is_owner = not self._ray.is_initialized()
-        if self._is_owner and execution.address:
-            self._ray.init(address=execution.address, log_to_driver=False)
-        elif self._is_owner:
-            cpus = (execution.workers or 0) * execution.threads or None
-            self._ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+        # Not imported here: Ray reads some settings when it is imported.
+        _require("ray")
+        self._is_owner = "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+        self._ray = ray_cluster.initialize(execution.address, (execution.workers or 0) * execution.threads or None)
         slots = int(self._ray.cluster_resources().get("CPU", 1)) // execution.threads
         self.capacity = max(1, min(slots, execution.workers or slots))
         # The engine counts attempts itself, including those that a lost node ended.
@@ -86,7 +83,8 @@ class SlurmJobs:
 
     def __init__(self, execution: Execution, output: Path) -> None:
         """Set up submitit and the folder through which it exchanges files with its jobs."""
-        submitit = _import("submitit")
+        _require("submitit")
+        submitit = importlib.import_module("submitit")
         settings = dict(execution.slurm)
         self._folder = output / _JOBS_FOLDER
         self._executor = submitit.AutoExecutor(folder=str(self._folder), cluster=settings.pop("cluster", None))
@@ -117,12 +115,10 @@ class SlurmJobs:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
+def _require(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
         raise ResourceError(
             f"execution.on needs {name}, which is not installed",
             allowed="Without it, a study runs in local worker processes",
             do=f"{install_command('study')}, or set execution.on=local",
-        ) from error
+        )

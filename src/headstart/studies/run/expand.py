@@ -153,7 +153,7 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
         if corpus is not None and pretrain is None and _corpus_hash(corpus).startswith(ABSENT):
             if recipe["model"] not in graph.unsearched:
                 graph.unsearched.append(recipe["model"])
-        elif corpus is not None:
+        elif corpus is not None and isinstance(recipe["data"]["test"], str):
             overlap = graph.add(_overlap(recipe, corpus))
             graph.overlaps.setdefault(point.context(study), {})[system] = overlap.id
 
@@ -210,7 +210,8 @@ def _corpus_of(model: str) -> dict[str, Any] | None:
     """Return the corpus that a Headstart checkpoint was pre-trained on; None for all other checkpoints."""
     if not artifact.is_complete(Path(model)):
         return None
-    corpus = renames.upgrade(artifact.read_manifest(Path(model)).get("recipe", {})).get("corpus")
+    saved = config.expand_saved(artifact.read_manifest(Path(model)).get("recipe", {}), Path(model))
+    corpus = renames.upgrade(saved).get("corpus")
     return corpus if isinstance(corpus, dict) and "sources" not in corpus else None
 
 

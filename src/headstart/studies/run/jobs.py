@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from headstart.core import artifact, config, registry
+from headstart.core import artifact, config, faults, registry
 from headstart.core.contracts import Task
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
+from headstart.core.recipes import variables
 from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.cost import CostConfig, Meter
 from headstart.stages.finetune import result as results
@@ -48,7 +49,9 @@ _CELL = "cell of a study"
 
 def serialize_job(node: Node, output: Path, threads: int = 1) -> str:
     """Return the JSON line that `run_job` takes: the node, the study's folder and the number of threads."""
-    return json.dumps({"node": node.to_dict(), "output": str(output), "cwd": os.getcwd(), "threads": threads})
+    values = node.to_dict()
+    job = {"node": values, "variables": variables.to_json(values), "output": str(output), "cwd": os.getcwd()}
+    return json.dumps({**job, "threads": threads})
 
 
 def run_job(line: str) -> str:
@@ -59,7 +62,7 @@ def run_job(line: str) -> str:
     job = json.loads(line)
     os.chdir(job["cwd"])
     torch.set_num_threads(job["threads"])
-    node, output = Node.from_dict(job["node"]), Path(job["output"])
+    node, output = Node.from_dict(variables.from_json(job["node"], job["variables"])), Path(job["output"])
     started = time.perf_counter()
 
     def answer(ended: str, **values: Any) -> str:
@@ -71,11 +74,12 @@ def run_job(line: str) -> str:
                 _log(output, node, "began")
                 HANDLERS[node.kind](node, output, work)
                 _log(output, node, "ended")
-    except HeadstartError as error:
-        return answer("failed", reason=str(error), again=isinstance(error, ResourceError))
     except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        return answer("failed", reason=reason, again=True, trace=traceback.format_exc())
+        reported = faults.explain(error) or (error if isinstance(error, HeadstartError) else None)
+        if reported is not None:
+            return answer("failed", reason=str(reported), again=isinstance(reported, ResourceError))
+        reason = variables.hide(f"{type(error).__name__}: {first_line(error)}")
+        return answer("failed", reason=reason, again=True, trace=variables.hide(traceback.format_exc()))
     return answer("finished")
 
 

@@ -12,35 +12,20 @@ import os
 import signal
 from collections.abc import Iterable
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from multiprocessing.connection import Connection
 
-from headstart.core import log
-from headstart.core.processes import clean_context, exit_with_parent, without_main
+from headstart.core.processes import (
+    WorkerProcess,
+    answer_jobs,
+    become_worker,
+    clean_context,
+    preload,
+    wait_for_answers,
+)
 
 _JOBS_MODULE = "headstart.studies.run.jobs"
 _STOP_SECONDS = 300
 """How long cells may take to save after they are asked to stop."""
-
-
-class Executor(Protocol):
-    """Runs jobs somewhere: worker processes, Ray, Slurm."""
-
-    capacity: int
-    """How many jobs may run at the same time."""
-
-    def submit(self, key: str, job: str) -> None:
-        """Start a job; `wait` returns its answer with this key."""
-        ...
-
-    def wait(self) -> list[tuple[str, str]]:
-        """Return the available answers, after waiting for at least one."""
-        ...
-
-    def close(self) -> None:
-        """Stop all running jobs and release the resources."""
-        ...
 
 
 def died(reason: str) -> str:
@@ -50,8 +35,8 @@ def died(reason: str) -> str:
 
 def warm_up() -> None:
     """Start the server process, which imports in the background what workers need."""
+    preload(_JOBS_MODULE)
     if "forkserver" in multiprocessing.get_all_start_methods():
-        forkserver.set_forkserver_preload([_JOBS_MODULE])
         forkserver.ensure_running()
 
 
@@ -63,31 +48,33 @@ class LocalWorkers:
         warm_up()
         self._context = clean_context()
         self.capacity, self._threads = count, threads
-        self._idle: list[_Worker] = []
-        self._busy: dict[str, _Worker] = {}
+        self._idle: list[WorkerProcess] = []
+        self._busy: dict[str, WorkerProcess] = {}
 
     def submit(self, key: str, job: str) -> None:
         """Give a job to an idle worker, or to a new one."""
-        worker = self._idle.pop() if self._idle else _Worker(self._context, self._threads)
+        worker = self._idle.pop() if self._idle else self._start()
         try:
             worker.channel.send_bytes(job.encode())
         except OSError:  # It died while it was idle.
-            worker = _Worker(self._context, self._threads)
+            worker = self._start()
             worker.channel.send_bytes(job.encode())
         self._busy[key] = worker
 
     def wait(self) -> list[tuple[str, str]]:
         """Return the available answers; the answer of a dead worker is how it died."""
-        ready = set(wait([worker.channel for worker in self._busy.values()]))
         answers = []
-        for key, worker in [(k, w) for k, w in self._busy.items() if w.channel in ready]:
-            del self._busy[key]
+        for key in wait_for_answers(self._busy):
+            worker = self._busy.pop(key)
             try:
                 answers.append((key, worker.channel.recv_bytes().decode()))
                 self._idle.append(worker)
             except (EOFError, OSError):
                 answers.append((key, died(worker.exit_reason())))
         return answers
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._context, _serve, self._threads)
 
     def close(self) -> None:
         """Ask busy workers to save and stop, and end the idle ones."""
@@ -97,26 +84,7 @@ class LocalWorkers:
         _end([*self._idle, *self._busy.values()])
 
 
-class _Worker:
-    """One process and the channel to it."""
-
-    def __init__(self, context: Any, threads: int) -> None:
-        self.channel, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        with without_main():
-            self.process.start()
-        theirs.close()
-
-    def exit_reason(self) -> str:
-        """Return how the process ended: its exit code or the signal that killed it."""
-        self.process.join(10)
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"exit code {code}"
-        return f"signal {-code} ({signal.Signals(-code).name})"
-
-
-def _end(workers: Iterable[_Worker]) -> None:
+def _end(workers: Iterable[WorkerProcess]) -> None:
     for worker in workers:
         worker.channel.close()
     for worker in workers:
@@ -126,9 +94,8 @@ def _end(workers: Iterable[_Worker]) -> None:
 
 
 def _serve(channel: Connection, threads: int) -> None:
-    """Run jobs until the channel is closed; the process ends with the one that started it, however that ends."""
-    exit_with_parent()
-    log.show(quiet=True)
+    """Run cells until the channel is closed."""
+    become_worker()
     # Training saves itself when it is interrupted.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -137,8 +104,4 @@ def _serve(channel: Connection, threads: int) -> None:
 
     from headstart.studies.run.jobs import run_job
 
-    try:
-        while True:
-            channel.send_bytes(run_job(channel.recv_bytes().decode()).encode())
-    except (EOFError, OSError, KeyboardInterrupt):
-        return
+    answer_jobs(channel, run_job)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headstart.core import artifact
 from headstart.core.errors import ResourceError
+from headstart.core.recipes.variables import hide
 from headstart.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Tracker(Callback):
 
 def run_name(loop: Loop) -> str:
     """Return the name that trackers show: the path of the run's folder."""
-    return str(loop.run_info.folder)
+    return hide(str(loop.run_info.folder))
 
 
 def run_config(loop: Loop) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 
 from headstart.core import pages
 from headstart.core.pages import PageTable, charts
-from headstart.core.pages.charts import ChartLine, ChartPoint, ParetoPoint, WaterfallRow
+from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow, ParetoPoint, WaterfallRow
 from headstart.core.pages.svg import LABEL_GAP, Marker
 
 HOSTILE = """"><img src=x onerror=alert(1)>&"""
@@ -37,6 +37,7 @@ def test_pictures_are_well_formed_and_escaped():
         charts.line_chart(HOSTILE, HOSTILE, HOSTILE, [line(HOSTILE, 1, 2), line("b", 2, 3, index=11, is_dashed=True)]),
         charts.cost_chart(HOSTILE, "s", "accuracy", pareto),
         charts.bar_chart(HOSTILE, {HOSTILE: 3, "b": 0}),
+        charts.interval_chart(HOSTILE, [IntervalRow(HOSTILE, 0.5, 0.4, 0.7), IntervalRow("b", 0.9)]),
         charts.waterfall(HOSTILE, [WaterfallRow(HOSTILE, 0.5, 0.25, HOSTILE)]),
         charts.legend([(HOSTILE, Marker.of(25), True)]),
     ]
@@ -105,8 +106,23 @@ def test_a_page_is_one_file_that_escapes_what_it_prints(template):
 def test_cells_of_a_table_are_escaped_and_have_classes(template):
     content = PageTable(["a", "n"], [["<b>", "1"], ["x" * 41, "2"]], [False, True], [False, True])
     html = pages.render(template("{{ table(content) }}"), title="t", content=content)
-    assert "<td>&lt;b&gt;</td>" in html and '<td class="number">1</td>' in html and '<th class="number">n</th>' in html
-    assert '<tr class="muted"><td class="long">' in html
+    assert "<td>&lt;b&gt;</td>" in html and '<td class="number">1</td>' in html
+    assert '<th scope="col" class="number">n</th>' in html and '<tr class="muted"><td class="long">' in html
+
+
+def test_a_table_has_a_caption_and_names_of_rows_on_request(template):
+    content = PageTable(["a", "n"], [["<b>", "1"]], [False, True], caption="<i>", has_row_names=True)
+    html = pages.render(template("{{ table(content) }}"), title="t", content=content)
+    assert "<caption>&lt;i&gt;</caption>" in html
+    assert '<tr><th scope="row">&lt;b&gt;</th><td class="number">1</td></tr>' in html
+
+
+def test_whiskers_of_an_interval_chart_cover_the_interval():
+    figure = ET.fromstring(charts.interval_chart("t", [IntervalRow("a", 0.5, 0.4, 0.8), IntervalRow("b", 0.6)]))
+    whiskers = [node for node in figure.iter("line") if "whisker" in (node.get("class") or "")]
+    (whisker,), dots = whiskers, list(figure.iter("circle"))
+    left, dot, right = (float(value) for value in (whisker.get("x1"), dots[0].get("cx"), whisker.get("x2")))
+    assert len(dots) == 2 and (dot - left) / (right - left) == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_value_that_is_missing_is_an_error(template):

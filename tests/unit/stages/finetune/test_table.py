@@ -189,3 +189,11 @@ def test_where_lower_is_better_the_lower_leads():
     assert "| +" in comparison.markdown(table, "perplexity", "full")
     assert f"| {2.7:.3f} |" in comparison.markdown(table, "perplexity", "full"), "perplexities have three decimals"
     assert comparison.sentences(table, "perplexity", "full")[0].startswith("full is ahead of zero_shot by ")
+
+
+def test_a_baseline_that_reads_whole_texts_is_marked_if_texts_were_truncated():
+    cells = {name: [cell(name, 0, 10, None if name != "full" else 9)] for name in ("majority", "svm", "full")}
+    table = comparison.rows(cells, "full", GOLD, "accuracy")
+    assert "| svm |" in comparison.markdown(table, "accuracy", "full")
+    text = comparison.markdown(table, "accuracy", "full", truncated=True)
+    assert "| svm (reads whole texts) |" in text and "| majority |" in text and "| full |" in text

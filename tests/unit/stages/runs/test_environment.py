@@ -53,3 +53,26 @@ def test_the_allocator_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "huge pages" in environment.allocator()
     monkeypatch.setenv(environment.TUNABLES, "glibc.malloc.arena_max=1")
     assert environment.allocator().endswith("GLIBC_TUNABLES: glibc.malloc.arena_max=1")
+
+
+_POLICY = """
+import os
+from headstart.stages.runs import environment
+environment.wait_passively()
+print(os.environ["OMP_WAIT_POLICY"], environment.threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "PASSIVE sleep while they wait"),
+        ({"OMP_WAIT_POLICY": "active"}, "active wait as OMP_WAIT_POLICY=active says"),
+    ],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(variables: dict[str, str], expected: str) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != environment.WAIT_POLICY}
+    done = subprocess.run(
+        [sys.executable, "-c", _POLICY], env=kept | variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected

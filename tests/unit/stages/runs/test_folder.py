@@ -11,10 +11,11 @@ import time
 import pytest
 import yaml
 
+import headstart
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.stages.pretrain.run import _inputs
+from headstart.stages.pretrain.run import inputs_of
 from headstart.stages.runs.folder import RunFolder
 
 
@@ -136,7 +137,7 @@ def test_a_changed_input_behind_the_same_path_is_refused(tmp_path):
 def test_a_teacher_and_a_ready_tokenizer_are_inputs(tmp_path):
     (tmp_path / "a.txt").write_text("In the beginning.", encoding="utf-8")
     corpus = {"corpus": {"files": [str(tmp_path / "a.txt")]}}
-    assert set(_inputs(recipe(tmp_path / "r", **corpus))) == {"corpus"}, "runs without them keep their fingerprints"
+    assert set(inputs_of(recipe(tmp_path / "r", **corpus))) == {"corpus"}, "runs without them keep their fingerprints"
     for name in ("teacher", "tokenizer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}", encoding="utf-8")
@@ -144,13 +145,13 @@ def test_a_teacher_and_a_ready_tokenizer_are_inputs(tmp_path):
         tmp_path / "r", objective={"name": "distillation", "teacher": str(tmp_path / "teacher")},
         tokenizer={"path": str(tmp_path / "tokenizer")}, **corpus,
     )  # fmt: skip
-    claim(given.output, given, _inputs(given))
+    claim(given.output, given, inputs_of(given))
     work(given.output)
-    assert claim(given.output, given, _inputs(given)).status == "unfinished"
+    assert claim(given.output, given, inputs_of(given)).status == "unfinished"
     for name in ("teacher", "tokenizer"):
         (tmp_path / name / "config.json").write_text('{"other": 1}', encoding="utf-8")
         with pytest.raises(ArtifactError, match=f"the content of {name} has changed"):
-            claim(given.output, given, _inputs(given))
+            claim(given.output, given, inputs_of(given))
         (tmp_path / name / "config.json").write_text("{}", encoding="utf-8")
 
 
@@ -237,3 +238,114 @@ def test_a_file_system_without_locks_is_accepted_with_a_warning(tmp_path, monkey
     monkeypatch.setattr(fcntl, "lockf", no_locks)
     assert claim(tmp_path / "r", recipe(tmp_path / "r")).status == "new"
     assert "cannot be locked (No locks available)" in caplog.text
+
+
+SECRET = "/s3cr3t/of-this-machine"
+WITH_VARIABLES = """
+output: {output}
+corpus: {{files: ["${{HS_TEST_DATA}}/a.txt", "${{here}}/b.txt"]}}
+tokenizer: {{vocab_size: "${{HS_TEST_SIZE:-500}}"}}
+backbone: encoder
+objective: masked_lm
+"""
+
+
+def with_variables(folder, monkeypatch, value=SECRET) -> PretrainRecipe:
+    monkeypatch.setenv("HS_TEST_DATA", value)
+    (folder / "recipes").mkdir(exist_ok=True)
+    path = folder / "recipes" / "pretrain.yaml"
+    path.write_text(WITH_VARIABLES.format(output=folder / "runs" / "x"))
+    return config.load(path, PretrainRecipe)
+
+
+def test_variables_are_written_as_they_were(tmp_path, monkeypatch):
+    """The value of a variable may be a secret; the number is written, because a saved recipe must stay valid."""
+    loaded = with_variables(tmp_path, monkeypatch)
+    path = loaded.output
+    folder = claim(path, loaded, {"corpus": "123"})
+    with artifact.published(path, "checkpoint of pretrain", recipe=folder.recipe, note=f"{SECRET}/a.txt"):
+        pass
+    for file in path.iterdir():
+        assert SECRET not in file.read_text() and str(tmp_path / "recipes") not in file.read_text(), file.name
+    saved = yaml.safe_load((path / "recipe.yaml").read_text())
+    assert saved["corpus"]["files"] == ["${HS_TEST_DATA}/a.txt", "${here}/./../../recipes/b.txt"]
+    assert saved["tokenizer"]["vocab_size"] == 500
+    facts = artifact.read_manifest(path)
+    assert facts["recipe"] == saved and facts["note"] == "${HS_TEST_DATA}/a.txt"
+    again = config.fill_saved(PretrainRecipe, facts["recipe"], str(path))
+    assert again.corpus.files[0] == f"{SECRET}/a.txt"
+    (tmp_path / "recipes" / "b.txt").write_text("x")
+    assert (tmp_path / "recipes" / "b.txt").samefile(again.corpus.files[1])
+    monkeypatch.delenv("HS_TEST_DATA")
+    unset = config.fill_saved(PretrainRecipe, facts["recipe"], str(path))
+    assert unset.corpus.files[0] == "${HS_TEST_DATA}/a.txt", "a run can be read where the variable is not set"
+
+
+def test_another_value_of_a_variable_is_noticed(tmp_path, monkeypatch):
+    loaded = with_variables(tmp_path, monkeypatch)
+    first = claim(loaded.output, loaded, {"corpus": "123"})
+    work(loaded.output)
+    assert claim(loaded.output, with_variables(tmp_path, monkeypatch), {"corpus": "123"}).status == "unfinished"
+    other = with_variables(tmp_path, monkeypatch, "/another/place")
+    with pytest.raises(ArtifactError, match="variable HS_TEST_DATA has changed") as caught:
+        claim(loaded.output, other, {"corpus": "123"})
+    assert "another/place" not in str(caught.value) and SECRET not in str(caught.value)
+    assert SECRET not in (loaded.output / "inputs.json").read_text()
+    plain = config.fill(PretrainRecipe, yaml.safe_load(yaml.safe_dump(loaded.model_dump(mode="json"))))
+    with RunFolder(tmp_path / "plain", plain, {"corpus": "123"}) as folder:
+        assert folder.fingerprint == first.fingerprint, "hashes are computed over the expanded recipe"
+
+
+def test_a_run_from_before_variables_were_kept_is_resumed(tmp_path, monkeypatch):
+    """Its recipe has the values, and its inputs have no hashes of variables."""
+    loaded = with_variables(tmp_path, monkeypatch)
+    claim(loaded.output, loaded, {"corpus": "123"})
+    (loaded.output / "recipe.yaml").write_text(yaml.safe_dump(loaded.model_dump(mode="json")))
+    (loaded.output / "inputs.json").write_text('{"corpus": "123"}')
+    work(loaded.output)
+    assert claim(loaded.output, loaded, {"corpus": "123"}).status == "unfinished"
+    with pytest.raises(ArtifactError, match=r"differs in corpus\.files"):
+        claim(loaded.output, with_variables(tmp_path, monkeypatch, "/another/place"), {"corpus": "123"})
+
+
+def test_a_dictionary_has_no_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("HS_TEST_DATA", SECRET)
+    literal = recipe(tmp_path / "r", corpus={"files": ["${HS_TEST_DATA}/a.txt"]})
+    assert literal.corpus.files == ["${HS_TEST_DATA}/a.txt"]
+    claim(tmp_path / "r", literal)
+    work(tmp_path / "r")
+    assert claim(tmp_path / "r", literal).status == "unfinished"
+
+
+def test_a_larger_budget_of_a_finished_run_says_how_to_continue(tmp_path):
+    path = tmp_path / "r"
+    claim(path, recipe(path, training={"budget": "6 steps"}))
+    work(path)
+    longer = recipe(path, training={"budget": "12 steps"})
+    with pytest.raises(ArtifactError, match=r"differs in training\.budget"):
+        claim(path, longer)
+    with artifact.published(path, "checkpoint of pretrain"):
+        pass
+    with pytest.raises(ArtifactError) as caught:
+        claim(path, longer)
+    message = str(caught.value)
+    assert "finished run with training.budget '6 steps', and the recipe now has '12 steps'" in message
+    assert f"`backbone: {{family: checkpoint, path: {path}}}`" in message and "another output" in message
+    for other in ({"budget": "3 steps"}, {"budget": "12 steps", "learning_rate": 0.01}):
+        with pytest.raises(ArtifactError, match="contains a run of another recipe"):
+            claim(path, recipe(path, training=other))
+
+
+def test_the_way_to_continue_a_finished_run_works(way, recipe_of, tmp_path):
+    """What the message says: the same recipe with a larger budget, another output and the checkpoint as backbone."""
+    backbone = {"family": "checkpoint", "path": str(way / "pretrained")}
+    longer = recipe_of["pretrain"](way, output=str(tmp_path / "longer"), backbone=backbone)
+    longer["training"] = longer["training"] | {"budget": "8 steps"}
+    assert headstart.pretrain(longer, quiet=True).manifest["progress"]["steps"] == 8
+
+
+def test_a_larger_budget_of_a_finished_fine_tuning_names_its_model(way, recipe_of):
+    longer = recipe_of["finetune"](way)
+    longer["training"] = longer["training"] | {"budget": "9 steps"}
+    with pytest.raises(ArtifactError, match=rf"set another output and `model: {way / 'tuned'}`"):
+        headstart.finetune(longer, quiet=True)

@@ -14,10 +14,13 @@ from headstart.stages.runs.manifest import FinetuneManifest, PretrainManifest
 ADDED = {"format", "kind", "created", "versions", "files", "seal"}
 """Keys that `artifact` adds to every manifest."""
 FINETUNE_KEYS = {
-    "recipe", "seed", "parents", "task", "data", "metrics", "validation", "table", "verdicts", "left_out", "notes",
-    "comparisons", "cost", "architecture", "trainable_parameters", "pipeline", "usage",
+    "recipe", "seed", "parents", "machines", "task", "data", "metrics", "validation", "table", "verdicts", "left_out",
+    "notes", "comparisons", "cost", "architecture", "trainable_parameters", "steps", "best_step", "pipeline",
+    "is_adapter", "usage",
 }  # fmt: skip
-PRETRAIN_KEYS = {"recipe", "seed", "parents", "data", "progress", "metrics", "parameters", "architecture", "cost"}
+PRETRAIN_KEYS = {
+    "recipe", "seed", "parents", "machines", "data", "progress", "metrics", "parameters", "architecture", "cost",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_the_manifest_describes_the_index(built):
         and "passages of 10 documents" in stage.summary(built)
     )
     assert not (built / "work").exists()
+    assert json.loads((built / "cost.json").read_text(encoding="utf-8")) == facts["cost"]
 
 
 def test_a_graph_has_the_same_bytes_in_every_process(tmp_path):

@@ -113,7 +113,7 @@ def test_failed_attempts_count_towards_the_budget(tmp_path):
 
 def test_rows_changed_during_the_run_are_not_published_under_the_old_address(tmp_path):
     rows = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}\n" for n in range(40))
-    data = {"validation": 10}
+    data = {"validation": 10, "allow_overlap": True}
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(rows, encoding="utf-8")
         data[name] = str(tmp_path / f"{name}.csv")
@@ -149,7 +149,7 @@ def waiting_for_a_lock(workers: LocalWorkers) -> int:
 def test_a_killed_worker_is_replaced_and_its_cell_retried(tmp_path):
     """With real workers: the first waits for the lock of its cell until it is killed, the second until it is free."""
     (tmp_path / "rows.csv").write_text("text,label\ngood,1\nbad,0\n", encoding="utf-8")
-    data = {"train": f"{tmp_path}/rows.csv", "validation": f"{tmp_path}/rows.csv", "test": f"{tmp_path}/rows.csv"}
+    data = dict.fromkeys(("train", "validation", "test"), f"{tmp_path}/rows.csv") | {"allow_overlap": True}
     recipe = {"baseline": "majority", "task": {"kind": "classify", "text": ["text"], "label": "label"}, "data": data}
     held = Node("baseline", recipe, (), {}, "held")
     work = tmp_path / "work" / "held"

@@ -48,7 +48,7 @@ def test_the_budget_counts_the_time_spent(tmp_path):
 def test_numbers_of_rows_are_interpolated_between_the_smallest_and_all(tmp_path, monkeypatch):
     rows = "text,label\n" + "".join(f"row {n},{n % 2}\n" for n in range(110))
     for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text(rows, encoding="utf-8")
+        (tmp_path / f"{name}.csv").write_text(rows.replace("row", name), encoding="utf-8")
     sections = study_of(tmp_path).model_dump()
     sections["base"]["finetune"]["data"] = {
         "train": f"{tmp_path}/train.csv",

@@ -11,7 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headstart.core import registry
+from headstart.core.errors import shorten
+from headstart.core.recipes.variables import written
 
+_SHOWN = 20
+"""How many problems of a recipe are described."""
 _BOUNDS = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
 
 
@@ -19,15 +23,17 @@ def format_validation_errors(
     model: type[BaseModel], details: Sequence[ErrorDetails], prefix: tuple[str, ...] = ()
 ) -> list[str]:
     """Return one sentence per pydantic error; consecutive unknown keys of one section list the allowed keys once."""
-    sentences = [_sentence(model, detail, prefix) for detail in details]
-    for i, (detail, following) in enumerate(pairwise(details)):
+    # Each sentence may look for similar names, which would take minutes for the errors of a very long recipe.
+    shown, more = details[:_SHOWN], len(details) - _SHOWN
+    sentences = [_sentence(model, detail, prefix) for detail in shown]
+    for i, (detail, following) in enumerate(pairwise(shown)):
         if detail["type"] == following["type"] == "extra_forbidden" and detail["loc"][:-1] == following["loc"][:-1]:
             sentences[i] = sentences[i].partition(" Allowed here:")[0]
-    return sentences
+    return [*sentences, f"There are {more:,} more problems."] if more > 0 else sentences
 
 
 def _sentence(model: type[BaseModel], detail: ErrorDetails, prefix: tuple[str, ...] = ()) -> str:
-    location = [str(part) for part in detail["loc"]]
+    location = [shorten(str(part)) for part in detail["loc"]]
     path = ".".join((*prefix, *(part for part in location if not _is_tag(part))))
     field = _field(model, location)
     hint = f" ({field.description})" if field is not None and field.description else ""
@@ -119,5 +125,9 @@ def _first_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    """Return a value for a message: variables as they are written, and no more than a line."""
+    try:
+        return shorten(repr(written(value)))
+    except ValueError:
+        # Python does not print an integer of thousands of digits.
+        return f"a {type(value).__name__}"

@@ -1,0 +1,31 @@
+"""`headstart init`: from labeled rows to a recipe that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli.options import show
+
+
+def init(
+    data: Annotated[Path, typer.Argument(help="A CSV, TSV, JSON or Parquet file, or a folder of texts by label.")],
+    text: Annotated[list[str] | None, typer.Option(help="The text column; twice for pairs of texts.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label column.")] = None,
+    group: Annotated[str | None, typer.Option(help="Rows of one group stay in one split, such as a person.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The checkpoint to fine-tune, a Hugging Face folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; by default a folder named like the data.")
+    ] = None,
+) -> None:
+    """Look at labeled rows and write a recipe that runs. Columns, task and settings are inferred from the data."""
+    from headstart.stages.init import run as stage
+
+    show(stage.run(data, stage.InitOptions(text or (), label, group, model, output)).summary())
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command to the command line."""
+    app.command()(init)

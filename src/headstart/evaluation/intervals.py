@@ -1,0 +1,72 @@
+"""95 % intervals of a score on one test set: the bootstrap for metrics and means, Wilson's for fractions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headstart.evaluation.comparison import SAMPLES, resampling_seed
+from headstart.evaluation.metrics import Floats, about, compute
+from headstart.evaluation.resampling import Resampled, resampled, scores_on_resamples
+
+_FEWER_SAMPLES = 200
+"""Resamples for a metric that is called once for each of them, and the fewest for large test sets."""
+_MOST_DRAWS = 200_000_000
+"""Rows drawn for one interval: 2,000 resamples up to 100,000 rows, fewer beyond."""
+_Z = 1.959963984540054
+"""The 97.5 % point of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score and its 95 % interval; the ends are None where they are unknown."""
+
+    value: float | None
+    """None where the score is not defined on these rows."""
+    low: float | None = None
+    high: float | None = None
+
+
+def bootstrap(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Estimate:
+    """Return a metric with the middle 95 % of its values on resampled test examples.
+
+    Paper: Efron & Tibshirani 1993, the percentile interval
+    """
+    value = compute([metric], gold, predicted)[metric]
+    is_fast = about(metric).sums is not None or metric == "spearman"
+    samples = SAMPLES if is_fast else _FEWER_SAMPLES
+    return _estimate(value, resampled(metric, gold, [predicted])[0], len(gold), samples, resampling_seed(gold))
+
+
+def bootstrap_mean(values: Sequence[float]) -> Estimate:
+    """Return the mean of one value per example with its bootstrap interval."""
+    array = np.asarray(values, dtype=np.float64)
+    mean: Resampled = lambda counts: counts @ array / len(array)  # noqa: E731
+    return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
+
+
+def wilson(hits: int, total: int) -> Estimate:
+    """Return a fraction with its 95 % interval, which is not empty where all or none are hits.
+
+    Paper: Wilson 1927
+    """
+    if total == 0:
+        return Estimate(None)
+    fraction, denominator = hits / total, 1 + _Z**2 / total
+    middle = (fraction + _Z**2 / (2 * total)) / denominator
+    half = _Z / denominator * math.sqrt(fraction * (1 - fraction) / total + _Z**2 / (4 * total**2))
+    return Estimate(fraction, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def _estimate(value: float, function: Resampled, examples: int, samples: int, seed: int) -> Estimate:
+    samples = min(samples, max(_FEWER_SAMPLES, _MOST_DRAWS // examples))
+    drawn: Floats = scores_on_resamples([function], examples, samples, seed)[0]
+    drawn = drawn[np.isfinite(drawn)]
+    if not math.isfinite(value) or not len(drawn):
+        return Estimate(value if math.isfinite(value) else None)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))

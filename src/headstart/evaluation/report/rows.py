@@ -1,0 +1,63 @@
+"""One row at a time: its text as it is shown, its length, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headstart.core import registry
+from headstart.core.data import Examples
+from headstart.core.errors import shorten
+from headstart.evaluation.metrics import Floats, about
+
+LONGEST_TEXT = 500
+"""Characters of a row that are shown."""
+
+
+def text_of(rows: Examples, row: int) -> str:
+    """Return the texts of a row, cut at 500 characters in total; several columns are named."""
+    texts = {name: _joined(values[row]) for name, values in rows.columns.items()}
+    longest = LONGEST_TEXT // max(1, len(texts))
+    if len(texts) == 1:
+        return _cut(next(iter(texts.values())), longest)
+    return "\n".join(_cut(f"{name}: {text}", longest) for name, text in texts.items())
+
+
+def text_length(rows: Examples, row: int) -> int:
+    """Return the number of characters of all texts of a row."""
+    return sum(len(_joined(values[row])) for values in rows.columns.values())
+
+
+def value_of(value: Any) -> Any:
+    """Return a gold or predicted value as it is shown: numbers and short labels as they are, texts cut."""
+    if isinstance(value, dict) and "text" in value:
+        value = " / ".join(map(str, value["text"])) or "(no answer)"
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+        )
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    return _cut(value, LONGEST_TEXT) if isinstance(value, str) else value
+
+
+def score_rows(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Floats:
+    """Return the metric on each row alone."""
+    sums = about(metric).sums
+    if sums is None:
+        function = registry.resolve("metrics", metric)
+        return np.array([float(function([a], [b])) for a, b in zip(gold, predicted, strict=True)])
+    counts = sums.of_examples(gold, predicted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums.value(np.asarray(counts.toarray() if hasattr(counts, "toarray") else counts, dtype=np.float64))
+
+
+def _joined(value: Any) -> str:
+    return " ".join(map(_joined, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _cut(text: str, longest: int) -> str:
+    # A lone surrogate cannot be written as UTF-8.
+    return shorten(text, longest).encode("utf-8", "replace").decode()

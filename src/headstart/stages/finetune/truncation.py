@@ -1,0 +1,50 @@
+"""How many texts of a split are longer than `training.max_length`, and so lose their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from headstart.core.contracts import Task
+from headstart.core.data import Examples, Feature, InputSpec, Split
+from headstart.core.errors import HeadstartError
+
+
+def count_truncated(task: Task, rows: Examples, features: Sequence[Feature], spec: InputSpec) -> int | None:
+    """Return how many rows have a truncated text; None if the task gives no feature per row, such as windows.
+
+    Only rows whose features have the maximum length can be truncated. They are encoded again with one token more: a
+    text that becomes longer was truncated.
+    """
+    if len(features) != len(rows):
+        return None
+    if features and "cut" in features[0]:
+        return sum(bool(feature["cut"]) for feature in features)
+    full = [i for i, feature in enumerate(features) if task.length(feature) >= spec.max_length]
+    if not full:
+        return 0
+    try:
+        longer = task.encode(rows.take(full), replace(spec, max_length=spec.max_length + 1))
+    except HeadstartError:  # the rows fit only as they are
+        return None
+    if len(longer) != len(full):
+        return None
+    return sum(task.length(after) > task.length(features[i]) for i, after in zip(full, longer, strict=True))
+
+
+@dataclass
+class TruncationCounts:
+    """Counts the truncated rows of the splits; the cells of a run that read the same rows share the counts."""
+
+    _last: dict[Split, tuple[Examples, int | None]] = field(default_factory=dict)
+
+    def count(
+        self, task: Task, spec: InputSpec, splits: dict[Split, tuple[Examples, Sequence[Feature]]]
+    ) -> dict[str, int]:
+        """Return the number of truncated rows of each split for which it is known."""
+        for split, (rows, features) in splits.items():
+            last = self._last.get(split)
+            if last is None or last[0] is not rows:
+                self._last[split] = (rows, count_truncated(task, rows, features, spec))
+        counts = {split: self._last[split][1] for split in splits}
+        return {split: count for split, count in counts.items() if count is not None}

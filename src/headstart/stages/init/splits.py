@@ -1,0 +1,82 @@
+"""Stratified splits: every class in every split, and equal texts or groups never in two of them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headstart.core.randomness import permute
+
+NAMES = ("train", "validation", "test")
+_SHARES = {"test": 0.2, "validation": 0.1}
+_PUNCTUATION = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of the three splits, and what was found about duplicates."""
+
+    rows: dict[str, list[int]]
+    duplicates: int
+    """Rows whose text occurs in an earlier row too."""
+    contradictions: int
+    """Texts that occur with more than one label."""
+
+
+def normalized(text: str) -> str:
+    """Return a text without case, punctuation and repeated spaces, so that near copies are equal."""
+    return _PUNCTUATION.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+
+
+def split(texts: Sequence[str], labels: Sequence[Hashable], groups: Sequence[Hashable] | None, seed: int = 0) -> Split:
+    """Divide rows into train (70 %), validation (10 %) and test (20 %), class by class.
+
+    Args:
+        texts: one text per row; rows with equal normalized texts stay together.
+        labels: one label per row; rows are divided within each label.
+        groups: one group per row, such as a person or a document, whose rows stay together; None for none.
+        seed: the seed of the random order.
+    """
+    keys: list[Hashable] = [normalized(text) for text in texts]
+    first: dict[Hashable, int] = {}
+    seen_labels: dict[Hashable, set[Hashable]] = defaultdict(set)
+    for row, (key, label) in enumerate(zip(keys, labels, strict=True)):
+        first.setdefault(key, row)
+        seen_labels[key].add(label)
+    units: dict[Hashable, list[int]] = defaultdict(list)
+    for row, key in enumerate(keys):
+        # A group that is missing is a group of its own.
+        units[key if groups is None or groups[row] is None else ("group", groups[row])].append(row)
+    by_label: dict[Hashable, list[list[int]]] = defaultdict(list)
+    for unit in units.values():
+        by_label[labels[unit[0]]].append(unit)
+    rows: dict[str, list[int]] = {name: [] for name in NAMES}
+    for label, members in sorted(by_label.items(), key=lambda item: str(item[0])):
+        order = permute(np.arange(len(members)), len(members), seed, 0, f"init {label}").tolist()
+        _deal([members[i] for i in order], rows)
+    return Split(
+        {name: sorted(members) for name, members in rows.items()},
+        len(texts) - len(first),
+        sum(len(found) > 1 for found in seen_labels.values()),
+    )
+
+
+def _deal(units: Sequence[list[int]], rows: dict[str, list[int]]) -> None:
+    """Give the units of one class to the splits by their shares; a class with few units is in train first."""
+    total = sum(len(unit) for unit in units)
+    wanted = {name: share * total for name, share in _SHARES.items()}
+    taken = dict.fromkeys(_SHARES, 0)
+    for number, unit in enumerate(units):
+        for name in _SHARES:
+            # The first unit of a class is for training, however small the class.
+            if number and taken[name] + len(unit) / 2 <= wanted[name]:
+                rows[name] += unit
+                taken[name] += len(unit)
+                break
+        else:
+            rows["train"] += unit

@@ -1,0 +1,1 @@
+"""Predictions of a fine-tuned model for every row of a file."""

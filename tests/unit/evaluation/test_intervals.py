@@ -1,0 +1,48 @@
+"""Intervals of a score on one test set."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from headstart.evaluation.intervals import Estimate, bootstrap, bootstrap_mean, wilson
+
+
+@pytest.mark.parametrize(("hits", "total"), [(0, 5), (5, 5), (7, 20), (950, 1000)])
+def test_wilson_is_that_of_scipy(hits, total):
+    estimate = wilson(hits, total)
+    expected = stats.binomtest(hits, total).proportion_ci(method="wilson")
+    assert estimate.value == hits / total
+    assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_fraction_of_nothing_has_no_value():
+    assert wilson(0, 0) == Estimate(None)
+
+
+def test_the_bootstrap_of_accuracy_is_near_the_normal_interval():
+    rng = np.random.default_rng(0)
+    gold = [1] * 1000
+    predicted = [int(x) for x in rng.random(1000) < 0.8]
+    estimate = bootstrap("accuracy", gold, predicted)
+    value = sum(predicted) / 1000
+    half = 1.96 * math.sqrt(value * (1 - value) / 1000)
+    assert estimate.value == value
+    assert (estimate.low, estimate.high) == pytest.approx((value - half, value + half), abs=0.004)
+    assert bootstrap("accuracy", gold, predicted) == estimate, "equal rows give equal intervals"
+
+
+def test_the_bootstrap_of_a_mean():
+    values = np.random.default_rng(1).normal(3.0, 2.0, 400).tolist()
+    estimate, half = bootstrap_mean(values), 1.96 * np.std(values) / 20
+    assert estimate.value == pytest.approx(np.mean(values))
+    assert (estimate.low, estimate.high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.03)
+
+
+def test_spearman_and_a_single_row():
+    estimate = bootstrap("spearman", [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0])
+    assert estimate.value == pytest.approx(0.8) and estimate.low <= 0.8 <= estimate.high
+    assert bootstrap("accuracy", ["a"], ["a"]) == Estimate(1.0, 1.0, 1.0)
