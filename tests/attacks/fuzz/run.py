@@ -2,7 +2,7 @@
 
 Each target runs in its own process under libFuzzer, which mutates inputs and keeps those that reach new code in
 `--corpus`, so a later run continues where this one stopped. `hours.json` in that folder counts how long each target
-has been fuzzed. Found defects are saved in `found/<target>/` beside this file and stay there as tests.
+has been fuzzed, in hours of processor time. Found defects are saved in `found/<target>/` beside this file and stay there as tests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -96,10 +97,11 @@ def _supervise(name: str, corpus: Path, minutes: float) -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     while (left := end - time.monotonic()) > 2:
         start = time.monotonic()
+        spent = _processor_seconds()
         command = [sys.executable, __file__, "--worker", name, "--corpus", str(corpus), "--minutes", str(left / 60)]
         with (corpus / f"{name.replace(' ', '-')}.log").open("ab") as log:
             code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-        _count_hours(corpus, name, (time.monotonic() - start) / 3600)
+        _count_hours(corpus, name, (_processor_seconds() - spent) / 3600)
         for left_over in corpus.glob(f"{name.replace(' ', '-')}-*-*"):
             _keep(name, left_over.read_bytes(), left_over.name)
             left_over.unlink()
@@ -123,12 +125,18 @@ python tests/attacks/fuzz/run.py --minutes 60                      # fuzz; conti
 python tests/attacks/fuzz/run.py --page docs/results/fuzzing.md    # writes this page
 ```
 
-| parser | hours | inputs that broke it |
+| parser | processor hours | inputs that broke it |
 |---|---|---|
 {chr(10).join(rows)}
 
-The inputs in `corpus parquet` have damaged metadata. pyarrow 25 ended the process when the metadata of a column was looked up (an uncaught C++ exception, or a read of invalid memory), and raised UnicodeDecodeError for names that are not UTF-8. Reading one row first raises an exception that can be explained. {date.today().isoformat()}; 2 cores, one process at low priority beside other work.
+The inputs in `corpus parquet` have damaged metadata. pyarrow 25 ended the process when the metadata of a column was looked up (an uncaught C++ exception, or a read of invalid memory), and raised UnicodeDecodeError for names that are not UTF-8. Reading one row first raises an exception that can be explained. {date.today().isoformat()}; 2 cores, processes at low priority beside other work; hours of processor time.
 """  # noqa: E501
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of the finished child processes."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _count_hours(corpus: Path, name: str, hours: float) -> None:
