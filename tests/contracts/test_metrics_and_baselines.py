@@ -18,12 +18,14 @@ from headstart.evaluation.resampling import resampled
 
 BINARY = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0]
 TAGS = [["B-PER", "I-PER", "O"], ["O", "B-LOC"], ["B-PER"], ["O", "O", "B-LOC", "I-LOC"]]
+SETS = [["a"], ["a", "b"], ["b"], ["a"], []]
 TEXTS = ["In the beginning God created the heaven", ["And the earth was without form", "The earth had no form"]]
 ANSWERS = [{"text": ["the king", "king David"], "answer_start": [4, 8]}, {"text": [], "answer_start": []}]
 # Gold values of each kind, predictions that are partly wrong and such as are wrong throughout.
 TOYS = {
     "label": (BINARY, [1 - BINARY[0], *BINARY[1:]], [1 - label for label in BINARY]),
     "number": (BINARY, [1 - BINARY[0], *BINARY[1:]], [1 - label for label in BINARY]),
+    "label set": (SETS, [["b"], *SETS[1:]], [["c"] for _ in SETS]),
     "labels": (TAGS, [["O"] * 3, *TAGS[1:]], [["B-ORG" for _ in tags] for tags in TAGS]),
     "text": (TEXTS, [TEXTS[0], "And the earth was void of any form"], ["x y z", "q"]),
     "answers": (ANSWERS, ["King Saul", ""], ["nobody", "somebody"]),

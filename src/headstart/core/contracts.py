@@ -256,6 +256,22 @@ class Task(Protocol):
         """
         ...
 
+    @property
+    def has_decision(self) -> bool:
+        """Whether something about decoding is chosen on the validation rows after training."""
+        ...
+
+    def fit_decision(self, outputs: Sequence[Any], gold: Sequence[Any]) -> dict[str, Any]:
+        """Choose on the validation rows how outputs become predictions; returns JSON types for `set_decision`.
+
+        The key `temperature` is the number by which the logits of the head are divided afterwards.
+        """
+        ...
+
+    def set_decision(self, chosen: Mapping[str, Any]) -> None:
+        """Decode with what `fit_decision` returned; an empty mapping restores the settings of the recipe."""
+        ...
+
     def notes(self, features: Sequence[Feature]) -> list[str]:
         """Return sentences about the encoding that a user should know: how much was truncated, unknown characters."""
         ...

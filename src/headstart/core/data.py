@@ -171,6 +171,8 @@ class ColumnKind:
     """Returns whether a value that is present has this type."""
     is_text: bool = False
     """Values are texts: an empty one is not a missing value, and untyped formats such as CSV are read as text."""
+    convert: Callable[[Any], Any] | None = None
+    """Converts a value of the file to the one that the task uses; None leaves it unchanged."""
 
 
 @dataclass(frozen=True)

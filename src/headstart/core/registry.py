@@ -48,6 +48,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "tasks": {
         "classify": "headstart.tasks.classify:Classify",
+        "multi_label": "headstart.tasks.multi_label:MultiLabel",
         "tag": "headstart.tasks.tag:Tag",
         "span_qa": "headstart.tasks.span_qa:SpanQA",
         "multiple_choice": "headstart.tasks.multiple_choice:MultipleChoice",
@@ -82,6 +83,9 @@ TABLES: dict[str, dict[str, str]] = {
         "f1": "headstart.evaluation.labels:f1",
         "macro_f1": "headstart.evaluation.labels:macro_f1",
         "matthews": "headstart.evaluation.labels:matthews",
+        "multi_label_macro_f1": "headstart.evaluation.label_sets:multi_label_macro_f1",
+        "multi_label_micro_f1": "headstart.evaluation.label_sets:multi_label_micro_f1",
+        "subset_accuracy": "headstart.evaluation.label_sets:subset_accuracy",
         "pearson": "headstart.evaluation.correlations:pearson",
         "spearman": "headstart.evaluation.correlations:spearman",
         "token_accuracy": "headstart.evaluation.tagging:token_accuracy",

@@ -62,6 +62,9 @@ def majority(train: Examples, validation: Examples, test: Examples, *, metric: s
         case "label":
             answer = _most_frequent(Counter(train.labels))
             predictions = [answer] * len(test)
+        case "label set":
+            answer = list(_most_frequent(Counter(tuple(labels) for labels in train.labels)))
+            predictions = [answer] * len(test)
         case "labels":
             answer = _most_frequent(Counter(tag for tags in train.labels for tag in tags))
             predictions = _by_word(train, test, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def learn(
     if about(metric).of == "label" and len(set(train.labels)) < 2:
         why = {"C": None, "reason": "the training rows have one label"}
         return BaselineResult([train.labels[0]] * len(test), why, time.perf_counter() - started)
+    if about(metric).of == "label set":
+        fit = partial(_fit_each_label, fit)
     encode, settings = prepare()
     rows, held_out = encode(train), encode(validation)
     measure = registry.resolve("metrics", metric)
@@ -57,6 +60,23 @@ def learn(
     return BaselineResult(predictions, chosen, time.perf_counter() - started)
 
 
+def _fit_each_label(
+    fit: Callable[[Any, Sequence[Any], float], Predict], rows: Any, golds: Sequence[Any], C: float
+) -> Predict:
+    """Fit one model for each label, which predicts whether a row has it."""
+    labels = sorted(set().union(*golds))
+    models = {}
+    for label in labels:
+        present = [label in gold for gold in golds]
+        models[label] = fit(rows, present, C) if not all(present) else None
+
+    def predict(new: Any) -> list[Any]:
+        found = {label: [True] * new.shape[0] if model is None else model(new) for label, model in models.items()}
+        return [[label for label in labels if found[label][row]] for row in range(new.shape[0])]
+
+    return predict
+
+
 def _require_applicable(splits: Sequence[Examples], gold: str) -> None:
     """Refuse rows that a linear model of texts cannot learn."""
     train = splits[0]
@@ -66,7 +86,7 @@ def _require_applicable(splits: Sequence[Examples], gold: str) -> None:
         raise NotApplicable(
             "it reads the same columns in all splits, and the held-out rows lack some columns of the training rows"
         )
-    if gold not in ("label", "number"):
+    if gold not in ("label", "number", "label set"):
         raise NotApplicable(
             f"it predicts a label or a number for each row, and the gold values are of the kind {gold!r}"
         )

@@ -55,6 +55,18 @@ class BaseTask:
         """Return nothing: a task without labels has no probabilities."""
         return []
 
+    @property
+    def has_decision(self) -> bool:
+        """False: decoding is the same whatever the validation rows are."""
+        return False
+
+    def fit_decision(self, outputs: Sequence[Any], gold: Sequence[Any]) -> dict[str, Any]:
+        """Return nothing: there is nothing to choose."""
+        return {}
+
+    def set_decision(self, chosen: Mapping[str, Any]) -> None:
+        """Do nothing: there is nothing to choose."""
+
     def state(self) -> dict[str, Any]:
         """Return the label set."""
         return {"labels": self.labels}

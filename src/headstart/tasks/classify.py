@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedModel
 
+from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
-from headstart.core.errors import DataError
+from headstart.core.errors import DataError, RecipeError
+from headstart.tasks import decision
 from headstart.tasks.base import BaseTask, label_set, named_labels, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import LABEL, TEXT
@@ -46,6 +48,14 @@ class Classify(BaseTask):
             None, description="the metric that selects models; default: accuracy, or spearman for regression"
         )
 
+        class_weight: decision.ClassWeight = decision.CLASS_WEIGHT
+        threshold: decision.Threshold = Field(
+            None,
+            description="for two labels: the probability of the second one (in sorted order) from which it is "
+            "predicted, instead of 0.5; `tuned` chooses it by the metric on the validation rows",
+        )
+        temperature_scaling: bool = decision.TEMPERATURE_SCALING
+
         @field_validator("text", mode="before")
         @classmethod
         def _one_or_many(cls, value: Any) -> Any:
@@ -62,6 +72,20 @@ class Classify(BaseTask):
                     f"{str(self.regression).lower()}. Choose one of {allowed}, or change regression."
                 )
             return self
+
+        @model_validator(mode="after")
+        def _probabilities_exist(self) -> Classify.Config:
+            given = {name: getattr(self, name) for name in ("class_weight", "threshold", "temperature_scaling")}
+            used = [name for name, value in given.items() if value]
+            if self.regression and used:
+                raise ValueError(f"{used[0]} needs labels, but regression is true. Remove {used[0]}.")
+            return self
+
+    def __init__(self, config: Any) -> None:
+        """Store the config; a threshold may be tuned after training."""
+        super().__init__(config)
+        self._weights: list[float] | None = None
+        self.set_decision({})
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text columns and the label column."""
@@ -94,6 +118,20 @@ class Classify(BaseTask):
                 f"{train.source} has {len(self.labels)} different labels in {len(train)} rows",
                 do="If the label is a number to predict, set task.regression to true",
             )
+        if self.config.threshold is not None and len(self.labels) != 2:
+            raise RecipeError(
+                f"task.threshold is set, but {train.source} has {len(self.labels)} labels",
+                allowed="A threshold decides between two labels",
+                do="Remove task.threshold",
+            )
+        weights = self.config.class_weight
+        if weights is not None:
+            is_balanced = weights == "balanced"
+            self._weights = (
+                decision.balanced_weights(self.labels, train.labels)
+                if is_balanced
+                else decision.given_weights(self.labels, weights)
+            )
 
     def head_settings(self) -> dict[str, Any]:
         """Return the config settings of the head."""
@@ -108,15 +146,19 @@ class Classify(BaseTask):
         return [{**feature, "labels": target} for feature, target in zip(encoded, self._targets(examples), strict=True)]
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the summed cross-entropy, or the summed squared error divided by the training labels' variance."""
+        """Return the summed cross-entropy, weighted by class_weight, or the summed squared error of regression.
+
+        Squared errors are divided by the variance of the training labels.
+        """
         logits = self.logits(model, batch)
         if self.config.regression:
             return (((logits.squeeze(-1) - batch["labels"]) / self.scale) ** 2).sum()
-        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+        weights = None if self._weights is None else torch.tensor(self._weights, device=logits.device)
+        return F.cross_entropy(logits, batch["labels"], weights, reduction="sum")
 
     def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Run the model; a regression output is computed in float32, since bf16 cannot represent every year."""
-        last = _last_linear(model) if self.config.regression else None
+        last = decision.output_layer(model, 1) if self.config.regression else None
         if last is None:
             return super().logits(model, batch)
         hook = last.register_forward_hook(_in_full_precision)
@@ -127,7 +169,7 @@ class Classify(BaseTask):
 
     def prepare_head(self, model: PreTrainedModel) -> None:
         """Initialize a regression head to predict the mean of the training labels."""
-        last = _last_linear(model) if self.config.regression else None
+        last = decision.output_layer(model, 1) if self.config.regression else None
         if last is not None and last.bias is not None:
             with torch.no_grad():
                 last.weight.mul_(_REGRESSION_HEAD_SCALE)
@@ -137,6 +179,8 @@ class Classify(BaseTask):
         """Convert logits to labels, in the type of the data, or to numbers."""
         if self.config.regression:
             return [float(logits[0]) for logits in outputs]
+        if self.threshold is not None:
+            return self._decide(np.array([softmax(logits)[1] for logits in outputs]), self.threshold)
         return [self.labels[int(logits.argmax())] for logits in outputs]
 
     def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
@@ -144,6 +188,39 @@ class Classify(BaseTask):
         if self.config.regression:
             return []
         return [dict(zip(self.labels, softmax(logits), strict=True)) for logits in outputs]
+
+    @property
+    def has_decision(self) -> bool:
+        """True if the threshold or the temperature is chosen on the validation rows."""
+        return self.config.threshold == "tuned" or self.config.temperature_scaling
+
+    def fit_decision(self, outputs: Sequence[Any], gold: Sequence[Any]) -> dict[str, Any]:
+        """Choose the temperature, then the threshold, on validation rows."""
+        chosen: dict[str, Any] = {}
+        logits = np.asarray(outputs, dtype=np.float64)
+        if self.config.temperature_scaling:
+            targets = np.array([self.labels.index(label) for label in gold])
+            chosen["temperature"] = decision.fit_temperature(
+                lambda scaled: float(F.cross_entropy(torch.from_numpy(scaled), torch.from_numpy(targets))), logits
+            )
+            logits = logits / chosen["temperature"]
+        if self.config.threshold == "tuned":
+            measure = registry.resolve("metrics", self.metrics()[0])
+            positive = np.array([softmax(row)[1] for row in logits])
+            chosen["threshold"] = decision.best_threshold(
+                positive, lambda value: float(measure(gold, self._decide(positive, value)))
+            )
+        return chosen
+
+    def set_decision(self, chosen: Mapping[str, Any]) -> None:
+        """Use the threshold that `fit_decision` returned; without one, that of the recipe."""
+        fixed = self.config.threshold if isinstance(self.config.threshold, float) else None
+        self.threshold: float | None = chosen.get("threshold", fixed)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the label set and the threshold."""
+        super().restore(state)
+        self.set_decision(state.get("decision", {}))
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics, the selection metric first."""
@@ -161,6 +238,9 @@ class Classify(BaseTask):
         labels: list[Any] = ["long" if len(text) >= median else "short" for text in texts]
         return Examples(columns, [len(t) / 100 for t in texts] if self.config.regression else labels, "toy rows")
 
+    def _decide(self, probabilities: Any, threshold: float) -> list[Any]:
+        return [self.labels[int(probability >= threshold)] for probability in probabilities]
+
     def _targets(self, examples: Examples) -> list[float] | list[int]:
         if self.config.regression:
             return [float(value) for value in examples.labels]
@@ -174,12 +254,6 @@ class Classify(BaseTask):
                     do="Correct the label, or add training rows with it (data.validation may have taken all of them)",
                 )
         return [indices[label] for label in examples.labels]
-
-
-def _last_linear(model: PreTrainedModel) -> torch.nn.Linear | None:
-    """Return the last linear layer with one output: the output layer of a regression head."""
-    linear = (module for module in reversed(list(model.modules())) if isinstance(module, torch.nn.Linear))
-    return next((module for module in linear if module.out_features == 1), None)
 
 
 def _in_full_precision(linear: torch.nn.Linear, inputs: tuple[torch.Tensor], _: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,8 @@ from headstart.core.randomness import permute
 from headstart.tasks import tables
 
 
-def _is_label(value: Any) -> bool:
+def is_label(value: Any) -> bool:
+    """Return whether a value can be a label: a text that is not empty, or a number."""
     return isinstance(value, str | bool | int | float) and value != "" and value == value
 
 
@@ -32,9 +33,9 @@ def _is_text(value: Any) -> bool:
 
 TEXT = ColumnKind("a text", _is_text, is_text=True)
 TEXTS = ColumnKind("a list of texts, one or more", lambda value: _is_list(value, _is_text))
-LABEL = ColumnKind("a label: a word or a number", _is_label)
-LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _is_list(value, _is_label))
-NUMBER = ColumnKind("a number", lambda value: _is_label(value) and not isinstance(value, str | bool))
+LABEL = ColumnKind("a label: a word or a number", is_label)
+LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _is_list(value, is_label))
+NUMBER = ColumnKind("a number", lambda value: is_label(value) and not isinstance(value, str | bool))
 
 
 def read(path: str | Path, columns: Sequence[InputColumn], skip_incomplete: bool = False) -> Examples:
@@ -62,6 +63,12 @@ def read(path: str | Path, columns: Sequence[InputColumn], skip_incomplete: bool
     faulty = _faulty_rows(values, columns)
     if faulty and not skip_incomplete:
         raise _incomplete(path, values, faulty)
+    for column in columns:
+        if column.kind.convert is not None:
+            # A faulty value stays: the row is left out below.
+            values[column.name] = [
+                value if row in faulty else column.kind.convert(value) for row, value in enumerate(values[column.name])
+            ]
     gold = next((column.name for column in columns if column.is_gold), None)
     labels = [None] * table.num_rows if gold is None else values[gold]
     examples = Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
@@ -169,10 +176,15 @@ def _incomplete(path: Path, values: Mapping[str, list[Any]], faulty: Mapping[int
     more = [str(other + 1) for other in list(faulty)[1:11]]
     others = f"; {len(faulty) - 1:,} other rows are incomplete too: {', '.join(more)}" if more else ""
     others += ", …" if len(faulty) > 11 else ""
+    several = (
+        "For several labels per row, set task.kind to multi_label. "
+        if column.kind is LABEL and isinstance(value, list)
+        else ""
+    )
     return DataError(
         f"{path}, row {row + 1}, column {column.name!r} {problem}{others}",
         allowed=f"Every row needs {column.kind.needs}",
-        do="Fill in or remove these rows, or set data.skip_incomplete to true, which leaves them out",
+        do=f"{several}Fill in or remove these rows, or set data.skip_incomplete to true, which leaves them out",
     )
 
 

@@ -1,8 +1,8 @@
 """Fuzz every parser for a given time with Atheris: `python tests/attacks/fuzz/run.py --minutes 10`.
 
 Each target runs in its own process under libFuzzer, which mutates inputs and keeps those that reach new code in
-`--corpus`, so a later run continues where this one stopped. `hours.json` in that folder counts how long each target
-has been fuzzed, in hours of processor time. Found defects are saved in `found/<target>/` beside this file and stay there as tests.
+`--corpus`, so a later run continues where this one stopped. `hours.json` in that folder counts the hours of processor
+time of each target. Found defects are saved in `found/<target>/` beside this file and stay there as tests.
 """
 
 from __future__ import annotations

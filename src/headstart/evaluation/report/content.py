@@ -12,6 +12,7 @@ from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow, bar_
 from headstart.core.pages.svg import Marker
 from headstart.evaluation.calibration import Calibration
 from headstart.evaluation.intervals import Estimate
+from headstart.evaluation.label_sets import LABEL_SET
 from headstart.evaluation.metrics import about
 from headstart.evaluation.report.facts import Evaluation, Matrix, SliceTable
 from headstart.evaluation.significance import describe_p
@@ -63,7 +64,8 @@ def sections(facts: Evaluation) -> list[ReportSection]:
     """Return the sections that apply to the task, in the order of the page."""
     parts = [
         _scores(facts), _against(facts), _label_errors(facts), _worst(facts), _classes(facts), _matrix(facts),
-        _calibration(facts.calibration), _residuals(facts), _sliced(facts.by_column), _sliced(facts.by_length),
+        _calibration(facts.calibration, facts.kind), _residuals(facts),
+        _sliced(facts.by_column), _sliced(facts.by_length),
     ]  # fmt: skip
     return [part for part in parts if part is not None]
 
@@ -76,7 +78,7 @@ def summary(facts: Evaluation) -> list[str]:
     if facts.errors is not None:
         lines.append(f"{facts.errors:,} of {facts.rows:,} rows are predicted wrongly.")
     if facts.calibration is not None:
-        lines.append(_confidence_sentence(facts.calibration))
+        lines.append(_confidence_sentence(facts.calibration, facts.kind))
     if facts.label_errors is not None:
         found = facts.label_errors.found
         lines.append(f"The model confidently disagrees with the labels of {found:,} rows: check them.")
@@ -259,20 +261,27 @@ def _matrix_table(matrix: Matrix) -> ReportTable:
     return ReportTable(caption, ["gold", *labels], body, [False, *[True] * len(labels)], shades)
 
 
-def _confidence_sentence(found: Calibration) -> str:
+def _confidence_sentence(found: Calibration, kind: str) -> str:
+    if kind == LABEL_SET:
+        return (
+            f"The mean probability of a label is {_percent(found.confidence)} %, and {_percent(found.accuracy)} % of "
+            f"the labels are present; expected calibration error over all labels of all rows {found.error:.4f}."
+        )
     return (
         f"The model is {_percent(found.confidence)} % sure on average and right in {_percent(found.accuracy)} % of the "
         f"rows; expected calibration error {found.error:.3f}."
     )
 
 
-def _calibration(found: Calibration | None) -> ReportSection | None:
+def _calibration(found: Calibration | None, kind: str) -> ReportSection | None:
     if found is None:
         return None
+    sure, right = ("probability", "fraction present") if kind == LABEL_SET else ("confidence", "accuracy")
+    what = "labels" if kind == LABEL_SET else "rows"
     points = [
         ChartPoint(
             part.confidence, part.accuracy.value or 0.0,
-            f"{part.rows:,} rows: {_percent(part.confidence)} % sure, {_percent(part.accuracy.value)} % right",
+            f"{part.rows:,} {what}: {sure} {_percent(part.confidence)} %, {right} {_percent(part.accuracy.value)} %",
             part.accuracy.low, part.accuracy.high,
         )
         for part in found.bins
@@ -285,13 +294,13 @@ def _calibration(found: Calibration | None) -> ReportSection | None:
         [name, f"{part.rows:,}", _percent(part.confidence), score(part.accuracy, "accuracy")]
         for name, part in zip(ranges, found.bins, strict=True)
     ]
-    header = ["confidence", "rows", "mean confidence × 100", "accuracy × 100"]
+    header = [sure, what, f"mean {sure} × 100", f"{right} × 100"]
     figures = [
-        line_chart("Accuracy by confidence", "confidence", "accuracy", lines),
-        bar_chart("Rows by confidence", dict(zip(ranges, [part.rows for part in found.bins], strict=True))),
+        line_chart(f"{right.capitalize()} by {sure}", sure, right, lines),
+        bar_chart(f"{what.capitalize()} by {sure}", dict(zip(ranges, [part.rows for part in found.bins], strict=True))),
     ]
-    notes = [_confidence_sentence(found), "Points below the dashed line: the model is too sure."]
-    table = ReportTable("Accuracy by confidence of the prediction", header, rows, [False, True, True, True])
+    notes = [_confidence_sentence(found, kind), "Points below the dashed line: the model is too sure."]
+    table = ReportTable(f"{right.capitalize()} by {sure} of the prediction", header, rows, [False, True, True, True])
     return ReportSection("Calibration", notes, figures, [table])
 
 

@@ -13,10 +13,11 @@ from headstart.evaluation.calibration import Calibration, calibration
 from headstart.evaluation.confusion import ClassScore, ConfusedPair, Confusion
 from headstart.evaluation.intervals import Estimate, bootstrap, bootstrap_mean, wilson
 from headstart.evaluation.label_errors import average_scores, find_label_errors
+from headstart.evaluation.label_sets import LABEL_SET, scores_by_label
 from headstart.evaluation.metrics import Floats, about, plain
 from headstart.evaluation.report.against import Against
 from headstart.evaluation.report.predicted import MOST_ROWS, Predicted
-from headstart.evaluation.report.rows import score_rows, text_length, text_of, value_of
+from headstart.evaluation.report.rows import metric_of_rows, score_rows, text_length, text_of, value_of
 from headstart.evaluation.slices import Slice, by_quartile, by_value
 
 MOST_SUSPECTS = 200
@@ -148,10 +149,10 @@ def evaluate_rows(
         model, data, len(gold), kind,
         {name: bootstrap(name, *pair) for name in predicted.metrics},
         errors, worst_by, worst,
-        [] if confusion is None else confusion.class_scores(),
+        _class_scores(kind, confusion, pair),
         None if confusion is None else _matrix(confusion),
         [] if confusion is None else confusion.pairs(MOST_CLASSES),
-        _calibration(predicted) if predicted.has_probabilities else None,
+        _calibration(predicted),
         _residuals(predicted) if kind == "number" else None,
         _sliced(predicted, "length of the text in characters", lengths) if len(lengths) > 1 else None,
         None if by is None else _sliced(predicted, by[0], by_value(by[1])),
@@ -174,7 +175,20 @@ def _matrix(confusion: Confusion) -> Matrix:
     return Matrix(shown.labels, shown.counts.tolist(), len(confusion.labels))
 
 
-def _calibration(predicted: Predicted) -> Calibration:
+def _class_scores(kind: str, confusion: Confusion | None, pair: tuple[list[Any], list[Any]]) -> list[ClassScore]:
+    if kind == LABEL_SET:
+        return scores_by_label(*pair)
+    return [] if confusion is None else confusion.class_scores()
+
+
+def _calibration(predicted: Predicted) -> Calibration | None:
+    """Return the calibration of the predicted label; for label sets, that of every label of every row."""
+    if predicted.has_label_probabilities:
+        rows = list(zip(predicted.scores, predicted.gold, strict=True))
+        pairs = [(probability, label in gold) for row, gold in rows for label, probability in row.items()]
+        return calibration([probability for probability, _ in pairs], [present for _, present in pairs])
+    if not predicted.has_probabilities:
+        return None
     chosen = list(zip(predicted.scores, plain(predicted.predictions), predicted.gold, strict=True))
     return calibration([row.get(label, 0.0) for row, label, _ in chosen], [label == gold for _, label, gold in chosen])
 
@@ -209,7 +223,7 @@ def _sliced(predicted: Predicted, by: str, slices: Sequence[Slice]) -> SliceTabl
 
 def _worst(predicted: Predicted) -> tuple[int | None, str, list[WrongRow]]:
     """Return the number of errors, what the errors are ordered by, and the worst of them."""
-    gold, answers, metric = predicted.gold, plain(predicted.predictions), predicted.metrics[0]
+    gold, answers, metric = predicted.gold, plain(predicted.predictions), metric_of_rows(predicted.metrics[0])
     scores: list[float | None]
     if predicted.kind == "label":
         wrong = [row for row in range(len(gold)) if gold[row] != answers[row]]
@@ -224,7 +238,7 @@ def _worst(predicted: Predicted) -> tuple[int | None, str, list[WrongRow]]:
     values = score_rows(metric, gold, answers)
     badness = values if about(metric).lower_is_better else -values
     order = [row for row in np.argsort(-badness, kind="stable").tolist() if not _is_perfect(metric, values[row])]
-    count = len(order) if predicted.kind == "labels" else None
+    count = len(order) if predicted.kind in ("labels", LABEL_SET) else None
     return count, metric, _wrong_rows(predicted, order, values.tolist())
 
 

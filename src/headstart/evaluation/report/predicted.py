@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.core.data import Examples
+from headstart.evaluation.label_sets import LABEL_SET
 from headstart.evaluation.metrics import about, plain
 
 MOST_ROWS = 50
@@ -41,6 +42,12 @@ class Predicted:
             and len(self.scores) == len(self.rows)
             and all(isinstance(row, Mapping) and gold in row for row, gold in zip(self.scores, self.gold, strict=True))
         )
+
+    @property
+    def has_label_probabilities(self) -> bool:
+        """Return whether every row of a multi-label task has the probability of each label."""
+        has_all = len(self.scores) == len(self.rows) and all(isinstance(row, Mapping) for row in self.scores)
+        return self.kind == LABEL_SET and has_all
 
     def numbers(self) -> tuple[list[float], list[float]]:
         """Return gold and predicted numbers on one scale: as they are, or as percentile ranks (0 to 1)."""

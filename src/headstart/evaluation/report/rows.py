@@ -10,6 +10,7 @@ import numpy as np
 from headstart.core import registry
 from headstart.core.data import Examples
 from headstart.core.errors import shorten
+from headstart.evaluation.label_sets import LABEL_SET
 from headstart.evaluation.metrics import Floats, about
 
 LONGEST_TEXT = 500
@@ -43,8 +44,14 @@ def value_of(value: Any) -> Any:
     return _cut(value, LONGEST_TEXT) if isinstance(value, str) else value
 
 
+def metric_of_rows(metric: str) -> str:
+    """Return the metric for single rows: the task's, or micro F1 for label sets, which is 1 where both are empty."""
+    return "multi_label_micro_f1" if about(metric).of == LABEL_SET else metric
+
+
 def score_rows(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Floats:
     """Return the metric on each row alone."""
+    metric = metric_of_rows(metric)
     sums = about(metric).sums
     if sums is None:
         function = registry.resolve("metrics", metric)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -32,6 +33,7 @@ from headstart.stages.finetune.result import MethodDetails, MethodResult
 from headstart.stages.finetune.setup import Setup
 from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.meter import RecordedMeter
+from headstart.tasks.decision import scale_output
 from headstart.tasks.source import unwrap_peft
 from headstart.training import precision
 from headstart.training.callbacks import default_callbacks
@@ -124,6 +126,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         trainable, parameters = count_trainable(model), count_parameters(model)
         model = adaptation.finish(model)
         with _autocast(model, settings):
+            decision, validation = _fit_decision(setup, model, learner, trained.validation)
             outputs = run_model(model, task, test, setup.spec)
             predictions = task.decode(outputs, test, setup.spec)
         progress = trained.progress
@@ -133,13 +136,31 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         best_step=progress.best_step, learning_rate=settings.learning_rate,
         architecture=type(unwrap_peft(model)).__name__, notes=task.notes(test),
         truncated=_count_truncated(setup, splits, learner, test),
-        attention=attention_of(unwrap_peft(model)), overlap=[overlap.model_dump() for overlap in setup.overlaps],
+        attention=attention_of(unwrap_peft(model)), decision=decision,
+        overlap=[overlap.model_dump() for overlap in setup.overlaps],
     )  # fmt: skip
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))
     scores = metrics.compute(task.metrics(), splits.test.labels, predictions)
-    result = MethodResult(request.method, seed, predictions, scores, trained.validation, details, meter.tag())
+    result = MethodResult(request.method, seed, predictions, scores, validation, details, meter.tag())
     return result, model
+
+
+def _fit_decision(
+    setup: Setup, model: PreTrainedModel, learner: TaskLearner, scores: dict[str, float]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Choose temperature and threshold on the validation rows; returns them and the validation scores with them."""
+    task = setup.task
+    if not task.has_decision:
+        return {}, scores
+    outputs = run_model(model, task, learner.validation, setup.spec)
+    chosen = task.fit_decision(outputs, learner.gold)
+    if "temperature" in chosen:
+        scale_output(model, len(task.labels), 1 / chosen["temperature"])
+        outputs = run_model(model, task, learner.validation, setup.spec)
+    task.set_decision(chosen)
+    predictions = task.decode(outputs, learner.validation, setup.spec)
+    return chosen, metrics.with_selection(task.metrics(), learner.gold, predictions)
 
 
 def _count_truncated(setup: Setup, splits: Splits, learner: TaskLearner, test: Sequence[Feature]) -> dict[str, int]:
@@ -154,6 +175,8 @@ def _count_truncated(setup: Setup, splits: Splits, learner: TaskLearner, test: S
 def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Splits) -> TaskLearner:
     setup, task, seed = request.setup, request.setup.task, request.seed
     task.show(splits.train, seed)
+    # The task may hold the threshold of another seed.
+    task.set_decision({})
     train = setup.rows.encode("train", splits.train) if task.learns else []
     validation = setup.rows.encode("validation", splits.validation)
     model = adaptation.adapt(setup.source.with_task(task, seed))

@@ -24,6 +24,7 @@ from headstart.stages.runs import card, manifest
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
 from headstart.tasks import labelled
 from headstart.tasks.embed import Embed
+from headstart.tasks.multi_label import MultiLabel
 from headstart.tasks.source import CheckpointFolder, family_of, require_checkpoint, unwrap_peft, with_pad_token
 from headstart.training import precision
 from headstart.training.compilation import choose_attention
@@ -182,5 +183,7 @@ def unlabeled(task: Task, texts: Sequence[Any]) -> Examples:
 def _placeholder(task: Task, gold: InputColumn | None, row: tuple[Any, ...]) -> Any:
     if gold is None:
         return None
+    if isinstance(task, MultiLabel):
+        return []
     label = task.labels[0] if task.labels else 0
     return [label] * len(row[0]) if gold.kind is labelled.LABELS else label

@@ -38,6 +38,8 @@ class MethodDetails:
     truncated: dict[str, int] = field(default_factory=dict)
     """Adaptations: the number of rows with a truncated text, by split."""
     forgetting: Forgetting | None = None
+    decision: dict[str, Any] = field(default_factory=dict)
+    """Adaptations: the temperature and the threshold that were chosen on the validation rows."""
     overlap: list[dict[str, Any]] = field(default_factory=list)
     """Adaptations: rows that two splits share, as in the manifest of a run."""
 
@@ -51,7 +53,7 @@ class MethodDetails:
         forgetting = None if self.forgetting is None else asdict(self.forgetting)
         added = {
             "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
-            "overlap": self.overlap or None,
+            "overlap": self.overlap or None, "decision": self.decision or None,
         }  # fmt: skip
         return values | {name: value for name, value in added.items() if value is not None}
 

@@ -147,7 +147,12 @@ def _manifest(
         seed=best.seed,
         parents={"model": artifact.identity(Path(setup.recipe.model))},
         machines=[m.model_copy(update={"attention": best.details.attention or ""}) for m in setup.machines],
-        task={**config.to_dict(setup.recipe.task), **task.state(), "metrics": list(task.metrics())},
+        task={
+            **config.to_dict(setup.recipe.task),
+            **task.state(),
+            "metrics": list(task.metrics()),
+            **({"decision": best.details.decision} if best.details.decision else {}),
+        },
         data=FinetuneData(
             train_source=splits.train.source,
             validation_source=splits.validation.source,

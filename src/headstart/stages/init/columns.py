@@ -24,7 +24,7 @@ _PAIRS = (
     ("question1", "question2"),
 )  # fmt: skip
 _DATE = re.compile(r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d{1,2}:\d{2}(:\d{2})?)?")
-_SEVERAL = re.compile(r"[;|,]")
+_SEPARATORS = (";", "|", ",")
 _MANY_CLASSES = 100
 
 
@@ -49,9 +49,17 @@ class Roles:
     """The columns that a task reads, and the kind of the task."""
 
     task: str
-    """classify, regression or tag."""
+    """classify, multi_label, regression or tag."""
     text: tuple[str, ...]
     label: str
+    separator: str | None = None
+    """What separates the labels of a row, for multi_label in a column of texts."""
+
+    def labels_of(self, value: Any) -> list[Any]:
+        """Return the labels of a row of a multi-label task."""
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(self.separator or ";") if part.strip()]
+        return list(value) if isinstance(value, list) else [value]
 
 
 def describe(table: pa.Table) -> list[Column]:
@@ -70,9 +78,9 @@ def assign(table: pa.Table, columns: Sequence[Column], text: Sequence[str], labe
         return words
     chosen_text = tuple(text) or _text(columns, label)
     chosen_label = label or _label(columns, chosen_text)
-    return Roles(
-        _task(known[chosen_label], table.column(chosen_label).drop_null().to_pylist()), chosen_text, chosen_label
-    )
+    values = table.column(chosen_label).drop_null().to_pylist()
+    task = _task(known[chosen_label], values)
+    return Roles(task, chosen_text, chosen_label, _separator(values) if task == "multi_label" else None)
 
 
 def _describe(name: str, values: pa.ChunkedArray) -> Column:
@@ -149,12 +157,8 @@ def _task(label: Column, values: Sequence[Any]) -> str:
     if label.kind == "number":
         is_whole = all(float(value).is_integer() for value in values)
         return "classify" if is_whole and len(counts) <= 20 else "regression"
-    if any(isinstance(value, list) for value in values) or _has_several(counts):
-        raise DataError(
-            f"the column {label.name!r} has several labels per row, such as {next(iter(counts))!r}",
-            allowed="The task classify reads one label per row",
-            do="Choose one of them per row, or make a column of yes and no for each label and pass --label",
-        )
+    if any(isinstance(value, list) for value in values) or _separator(values) is not None:
+        return "multi_label"
     if label.kind in ("id", "date", "text") or len(counts) > max(_MANY_CLASSES, len(values) / 5):
         raise DataError(
             f"the column {label.name!r} has {len(counts):,} different values in {len(values):,} rows",
@@ -164,11 +168,15 @@ def _task(label: Column, values: Sequence[Any]) -> str:
     return "classify"
 
 
-def _has_several(counts: Counter[str]) -> bool:
-    """True if many labels are combinations of other labels."""
-    combined = [label for label in counts if _SEVERAL.search(label)]
-    pieces = {piece.strip() for label in counts for piece in _SEVERAL.split(label)}
-    return len(combined) >= 2 and len(pieces) < len(counts) and sum(counts[label] for label in combined) > 2
+def _separator(values: Sequence[Any]) -> str | None:
+    """Return what separates several labels in a column of texts; None if rows have one label each."""
+    counts = Counter(value for value in values if isinstance(value, str))
+    for separator in _SEPARATORS:
+        combined = [label for label in counts if separator in label]
+        pieces = {piece.strip() for label in counts for piece in label.split(separator)}
+        if len(combined) >= 2 and len(pieces) < len(counts) and sum(counts[label] for label in combined) > 2:
+            return separator
+    return None
 
 
 def _words_and_tags(table: pa.Table, columns: Sequence[Column], text: Sequence[str], label: str | None) -> Roles | None:

@@ -53,8 +53,11 @@ class Look:
     def facts(self) -> str:
         """Return the data in one line."""
         rows = sum(len(members) for members in self.division.rows.values())
-        kind = {"classify": f"{len(self.counts):,} classes", "regression": "a number to predict",
-                "tag": f"{len(self.counts):,} tags"}[self.roles.task]  # fmt: skip
+        count = f"{len(self.counts):,}"
+        kind = {
+            "classify": f"{count} classes", "multi_label": f"{count} labels, several per row",
+            "regression": "a number to predict", "tag": f"{count} tags",
+        }[self.roles.task]  # fmt: skip
         return f"{self.source}: {rows:,} labeled rows, {kind}"
 
     def summary(self) -> str:
@@ -137,9 +140,13 @@ def _look(
     labels = table.column(roles.label).to_pylist()
     # Numbers and lists of tags are not divided by value.
     classes = labels if roles.task == "classify" else [0] * len(labels)
+    if roles.task == "multi_label":
+        labels = [tuple(roles.labels_of(value)) for value in labels]
+        classes = _rarest(labels)
     groups = table.column(options.group).to_pylist() if options.group else None
     division = split(texts, classes, groups)
-    counts = Counter(tag for row in labels for tag in row) if roles.task == "tag" else Counter(labels)
+    is_listed = roles.task in ("tag", "multi_label")
+    counts = Counter(tag for row in labels for tag in row) if is_listed else Counter(labels)
     model = start.find_model(options.model)
     point = start.choose(model, texts, len(division.rows["train"]))
     folder = options.output or Path(data.stem)
@@ -147,6 +154,12 @@ def _look(
     return Look(
         source, described, roles, division, incomplete, counts, [len(t.split()) for t in texts], point, folder, warnings
     )
+
+
+def _rarest(labels: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return the rarest label of each row, so that dividing by it puts rare labels into every split."""
+    counts = Counter(label for row in labels for label in row)
+    return [min(row, key=lambda label: (counts[label], str(label)), default=None) for row in labels]
 
 
 def _as_text(row: tuple[Any, ...]) -> str:
@@ -163,7 +176,7 @@ def _warnings(
         found.append(f"{division.duplicates:,} rows repeat the text of another; copies are in the same split")
     if division.contradictions:
         found.append(f"{division.contradictions:,} texts occur with different labels")
-    if roles.task == "classify":
+    if roles.task in ("classify", "multi_label"):
         rare = [repr(label) for label, count in counts.items() if count < 10]
         if rare:
             found.append(f"classes with fewer than ten rows: {', '.join(rare[:5])}" + (", …" if len(rare) > 5 else ""))
@@ -171,7 +184,7 @@ def _warnings(
         if alike:
             found.append(f"labels that differ only by case or spaces: {'; '.join(alike[:5])}")
         largest = max(counts.values()) / counts.total()
-        if largest > 0.8:
+        if largest > 0.8 and roles.task == "classify":
             found.append(f"{largest:.0%} of the rows have one label: compare with the baseline `majority`")
     if point.cut > 0.05:
         found.append(f"{point.cut:.0%} of the texts are longer than {point.max_length} tokens and will be cut")
@@ -202,8 +215,9 @@ def _page(look: Look, table: pa.Table) -> str:
     )
     labels = table.column(look.roles.label).to_pylist()
     classes = None
-    if look.roles.task == "classify":
-        by_split = {name: Counter(labels[row] for row in look.division.rows[name]) for name in NAMES}
+    if look.roles.task in ("classify", "multi_label"):
+        sets = [look.roles.labels_of(label) if look.roles.task == "multi_label" else [label] for label in labels]
+        by_split = {name: Counter(label for row in look.division.rows[name] for label in sets[row]) for name in NAMES}
         rows = [[str(label), *(f"{by_split[name][label]:,}" for name in NAMES), f"{count / look.counts.total():.1%}"]
                 for label, count in look.counts.most_common(_SHOWN_CLASSES)]  # fmt: skip
         classes = PageTable(["class", *NAMES, "share"], rows, [False, True, True, True, True])

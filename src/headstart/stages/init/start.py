@@ -67,8 +67,11 @@ def choose(model: Path, texts: Sequence[str], rows: int) -> StartingPoint:
 def recipe(name: str, roles: Roles, start: StartingPoint, facts: str) -> str:
     """Return the recipe as YAML with comments; its files are beside it."""
     columns = f"words: {json.dumps(roles.text[0])}" if roles.task == "tag" else f"text: {json.dumps(list(roles.text))}"
-    kind = "tag" if roles.task == "tag" else "classify"
-    regression = ", regression: true" if roles.task == "regression" else ""
+    kind = roles.task if roles.task in ("tag", "multi_label") else "classify"
+    more = ", regression: true" if roles.task == "regression" else ""
+    if roles.task == "multi_label":
+        # At 0.5, rare labels are hardly ever predicted.
+        more = f", separator: {json.dumps(roles.separator)}" * (roles.separator is not None) + ", threshold: tuned"
     baselines = "[majority]" if roles.task == "tag" else "[majority, svm]"
     return f"""\
 # Fine-tuning on {facts}
@@ -77,7 +80,7 @@ def recipe(name: str, roles: Roles, start: StartingPoint, facts: str) -> str:
 seeds: {start.seeds}  # 6 show a difference at p = 0.03 if one method always wins; fewer cannot
 output: runs/{Path(name).name}
 model: {json.dumps(str(start.model), ensure_ascii=False)}
-task: {{kind: {kind}, {columns}, label: {json.dumps(roles.label, ensure_ascii=False)}{regression}}}
+task: {{kind: {kind}, {columns}, label: {json.dumps(roles.label, ensure_ascii=False)}{more}}}
 data:  # divided by class; equal texts are in one split only
   train: ${{here}}/train.parquet
   validation: ${{here}}/validation.parquet  # chooses among the weights of a run

@@ -71,7 +71,11 @@ class Scores:
         return {PREDICTION: prediction, **{name: [word[name] for word in words] for name in self.names[1:]}}
 
     def _one(self, prediction: Any, scores: Mapping[Any, float]) -> dict[str, Any]:
-        values: dict[str, Any] = {PROBABILITY: _rounded(scores.get(prediction))}
+        values: dict[str, Any] = {
+            PROBABILITY: [_rounded(scores.get(label)) for label in prediction]
+            if isinstance(prediction, list)
+            else _rounded(scores.get(prediction))
+        }
         best = sorted(scores.items(), key=lambda item: -item[1])[: self.top_k]
         for i in range(self.top_k):
             label, probability = best[i] if i < len(best) else (None, None)

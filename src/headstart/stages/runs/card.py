@@ -159,7 +159,27 @@ def _training(manifest: FinetuneManifest) -> str:
     ]
     if manifest.kept_weights:
         sentences.append(f"Kept weights: {manifest.kept_weights}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_decision(manifest)])
+
+
+def _decision(manifest: FinetuneManifest) -> list[str]:
+    """Return sentences about what was chosen on the validation rows after training, and the threshold of labels."""
+    task = manifest.task
+    chosen = task.get("decision", {})
+    sentences = []
+    if "temperature" in chosen:
+        sentences.append(
+            f"The output layer contains a temperature of {chosen['temperature']:.3f}, chosen on the validation rows, so "
+            "probabilities are calibrated in any program."
+        )
+    threshold = chosen.get("threshold", task.get("threshold"))
+    if isinstance(threshold, float):
+        what = "A label" if task["kind"] == "multi_label" else f"The label {task['labels'][1]!r}"
+        how = ", chosen on the validation rows" if "threshold" in chosen else ""
+        sentences.append(
+            f"{what} is predicted from a probability of {threshold:.3f}{how}; a plain pipeline does not know this."
+        )
+    return sentences
 
 
 def _usage(manifest: FinetuneManifest) -> str:
@@ -168,9 +188,12 @@ def _usage(manifest: FinetuneManifest) -> str:
         return manifest.usage
     if manifest.pipeline is None:
         return f'import headstart\n\nmodel, tokenizer = headstart.load("{_FOLDER}")\n'
+    # By default, a pipeline returns the best label alone.
+    all_labels = ", top_k=None" if manifest.task["kind"] == "multi_label" else ""
+    options = _TRUNCATION.get(manifest.pipeline, "") + all_labels
     return (
         f"{_import_line(manifest.architecture)}from transformers import pipeline\n\n"
-        f'run = pipeline("{manifest.pipeline}", model="{_FOLDER}"{_TRUNCATION.get(manifest.pipeline, "")})\n'
+        f'run = pipeline("{manifest.pipeline}", model="{_FOLDER}"{options})\n'
     )
 
 

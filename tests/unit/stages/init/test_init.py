@@ -101,7 +101,21 @@ def texts(path):
     return path, {}
 
 
-RUNNABLE = [excel, windows, utf16_tabs, missing_labels, ratings, numbers, tags, texts]
+def several_labels(path):
+    values = ["joy|love", "anger", "joy", "love", "anger|fear", "fear", "joy|fear"]
+    path.with_suffix(".csv").write_text(lines("text,label", ",", zip(sentences(), labels(values=values), strict=True)))
+    return path.with_suffix(".csv"), {"task": "multi_label"}
+
+
+def lists_of_labels(path):
+    rows = [{"text": t, "labels": [["joy"], ["joy", "love"], ["anger"]][i % 3]} for i, t in enumerate(sentences())]
+    path.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path.with_suffix(".jsonl"), {"task": "multi_label"}
+
+
+RUNNABLE = [
+    excel, windows, utf16_tabs, missing_labels, ratings, numbers, tags, texts, several_labels, lists_of_labels,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", RUNNABLE, ids=[make.__name__ for make in RUNNABLE])
@@ -128,12 +142,6 @@ def ids_as_labels(path):
     return "no column looks like a label"
 
 
-def several_labels(path):
-    values = ["joy|love", "anger", "joy", "love", "anger|fear", "fear", "joy|fear"]
-    path.write_text(lines("text,label", ",", zip(sentences(), labels(values=values), strict=True)))
-    return "several labels per row"
-
-
 def several_columns(path):
     rows = zip(sentences(), labels(), labels(values=("a", "b"), seed=3), strict=True)
     path.write_text(lines("text,kind,mood", ",", rows))
@@ -150,7 +158,7 @@ def no_text(path):
     return "no column looks like text"
 
 
-DECISIONS = [one_class, ids_as_labels, several_labels, several_columns, only_dates, no_text]
+DECISIONS = [one_class, ids_as_labels, several_columns, only_dates, no_text]
 
 
 @pytest.mark.parametrize("make", DECISIONS, ids=[make.__name__ for make in DECISIONS])
