@@ -200,6 +200,23 @@ def trec(path: Path) -> Iterator[Row]:
         yield {"text": row["text"], "label": row["label"].split(":")[0]}
 
 
+# fmt: off
+EMOTIONS = (
+    "admiration", "amusement", "anger", "annoyance", "approval", "caring", "confusion", "curiosity", "desire",
+    "disappointment", "disapproval", "disgust", "embarrassment", "excitement", "fear", "gratitude", "grief", "joy",
+    "love", "nervousness", "optimism", "pride", "realization", "relief", "remorse", "sadness", "surprise", "neutral",
+)
+# fmt: on
+
+
+def goemotions(path: Path) -> Iterator[Row]:
+    """Read texts with the numbers of their emotions, which commas separate."""
+    for line in read_lines(path):
+        if line.strip():
+            text, numbers, _ = line.split("\t")
+            yield {"text": text, "labels": [EMOTIONS[int(number)] for number in numbers.split(",")]}
+
+
 def scitldr(path: Path) -> Iterator[Row]:
     """Read JSON lines with the sentences of an abstract and its summaries, of which the first is kept."""
     for line in read_lines(path):
@@ -372,6 +389,7 @@ E2E = "microsoft/LoRA/c4593f060e6a368d7bb5af5273b8e42810cdef90/examples/NLG/data
 ELTEC = f"{ARCHIVE}/COST-ELTeC/ELTeC-eng/tar.gz/3db3b6738a836f0e1b276b6c9703e42f4297f978"
 EWT = "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-"
 GLOVE = "https://nlp.stanford.edu/data/glove.6B.zip"
+GOEMOTIONS = "google-research/google-research/2adf640a14f11025ae5a9d0ec493b78530d276d3/goemotions/data/"
 IMDB = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 MRPC = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/para/msr/msr-para-"
 NEW_WIKI = "modestyachts/squadshifts-website/b7cc4d50af791c36c49417fb94dd739d6a9e7bef/datasets/new_wiki_v1.0.json"
@@ -430,6 +448,7 @@ SETS: dict[str, Set] = dict([
     task("trec6", SENT_CONV, (5452, 0, 500), LABELLED, trec, "raw/TREC.train raw/TREC.test"),
     task("subj", SENT_CONV, (8000, 1000, 1000), LABELLED, make_subj),
     task("imdb", IMDB, (25000, 0, 10000), LABELLED, make_imdb),
+    task("goemotions", GOEMOTIONS, (43410, 5426, 5427), "text labels", goemotions, SPLITS.format("tsv")),
     task("mrpc", MRPC, (3576, 500, 1725), PAIRS, tsv(sentence1=3, sentence2=4, label=0), "train.tsv val.tsv test.tsv"),
     task("rte", RTE, (2490, 277, 0), PAIRS, tsv(sentence1=1, sentence2=2, label=3), "train.tsv dev.tsv"),
     # The first file is a random tenth of GLUE's training set, the second one GLUE's validation set.

