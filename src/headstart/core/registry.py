@@ -43,7 +43,7 @@ TABLES: dict[str, dict[str, str]] = {
         "decoder": "headstart.backbones.decoder:Decoder",
         "encoder-decoder": "headstart.backbones.encoder_decoder:EncoderDecoder",
         "xlnet": "headstart.backbones.xlnet:XLNet",
-        "bilm": "headstart.backbones.bilm:BiLM",
+        "bilm": "headstart.backbones.lstm:BiLM",
         "checkpoint": "headstart.backbones.checkpoint:Checkpoint",
     },
     "tasks": {

@@ -16,7 +16,7 @@ from headstart.evaluation.label_errors import average_scores, find_label_errors
 from headstart.evaluation.metrics import Floats, about, plain
 from headstart.evaluation.report.against import Against
 from headstart.evaluation.report.predicted import MOST_ROWS, Predicted
-from headstart.evaluation.report.rows import score_rows, text_length, text_of, value_of
+from headstart.evaluation.report.rows import score_rows, text_length, text_of, values_of
 from headstart.evaluation.slices import Slice, by_quartile, by_value
 
 MOST_SUSPECTS = 200
@@ -236,7 +236,7 @@ def _wrong_rows(predicted: Predicted, order: Sequence[int], scores: Sequence[flo
     gold, answers = predicted.gold, plain(predicted.predictions)
     return [
         WrongRow(
-            row + 1, value_of(gold[row]), value_of(answers[row]), scores[row] if scores else None,
+            row + 1, *values_of(predicted.rows, row, gold[row], answers[row]), scores[row] if scores else None,
             text_of(predicted.rows, row),
         )
         for row in order[:MOST_ROWS]
