@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings
-from headstart.adaptation.bottleneck import BottleneckConfig
 from headstart.adaptation.peft_base import PeftAdaptation
 from headstart.adaptation.targets import find
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from headstart.adaptation.bottleneck import BottleneckConfig
 
 _TARGETS = {"houlsby": ["attention_out", "ffn_out"], "pfeiffer": ["ffn_out"]}
 
@@ -49,6 +52,8 @@ class Adapters(PeftAdaptation):
 
     def peft_config(self, model: PreTrainedModel, shared: dict[str, Any]) -> BottleneckConfig:
         """Return the config of Headstart's bottleneck method, which is registered with peft."""
+        from headstart.adaptation.bottleneck import BottleneckConfig
+
         return BottleneckConfig(
             target_modules=find(model, _TARGETS[self.config.placement]),
             reduction=self.config.reduction,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.checkpoint.load import load_adapter
 from headstart.core.config import Section
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch, ParameterGroup, Sample
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 
 class AdaptationSettings(Section):

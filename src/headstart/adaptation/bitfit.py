@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core.contracts import ModelSource
 from headstart.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _SWITCHES = ("attention_bias", "mlp_bias", "norm_bias")
 """Config settings that add biases to ModernBERT, LLaMA and others, which are pre-trained without."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
@@ -15,6 +13,10 @@ from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import layer_map, soft_target_loss, squared_distance
 from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class TeacherDistillation(BaseAdaptation):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.adaptation.frozen import FrozenBody
 from headstart.adaptation.layers import freeze_body, layers_run
-from headstart.adaptation.on_top import LayerSelection, build_top
-from headstart.adaptation.on_top_network import HEADS, wrap
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from headstart.adaptation.on_top import LayerSelection
 
 _CONCATENATED = 4
 """BERT's best features were the last four layers, concatenated (Devlin et al. 2019, table 7)."""
@@ -22,20 +23,6 @@ _ONE_POSITION = ("SequenceClassification", "MultipleChoice")
 _FIRST = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
 """Model types whose heads for a whole text read the first position."""
 _TOPS = {"top": "none", "mean": "none", "concat": "projection", "mix": "mix"}
-
-
-class BiLMMix(torch.nn.Module):
-    """A biLM's own layer mixture, applied to concatenated states."""
-
-    def __init__(self, mixture: torch.nn.Module) -> None:
-        """Store the biLM's module, whose parameters are trained in place."""
-        super().__init__()
-        self.mixture = mixture
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Mix the layers."""
-        layers = states.unflatten(-1, (self.mixture.get_parameter("weights").numel(), -1))
-        return self.mixture(layers.unbind(-2))  # type: ignore[no-any-return]
 
 
 class FeatureExtraction(BaseAdaptation):
@@ -85,12 +72,17 @@ class FeatureExtraction(BaseAdaptation):
 
     def supports(self, task: Task, family: str) -> str | None:
         """Accept only tasks with a head on top of the body."""
+        from headstart.adaptation.on_top_network import HEADS
+
         if task.learns and task.auto_class(family) not in HEADS:
             return "the task has no separate head to train"
         return super().supports(task, family)
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint, freeze its body, and add the module between body and head."""
+        from headstart.adaptation.frozen import FrozenBody
+        from headstart.adaptation.on_top import BiLMMix, LayerSelection, build_top
+
         model = source.pretrained()
         freeze_body(model, source.new_parameters())
         body: Any = model.base_model
@@ -109,6 +101,9 @@ class FeatureExtraction(BaseAdaptation):
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Restore the body: the model is plain if the head reads the body's output, else a Headstart network."""
+        from headstart.adaptation.on_top import BiLMMix
+        from headstart.adaptation.on_top_network import wrap
+
         frozen = getattr(model, model.base_model_prefix)
         setattr(model, model.base_model_prefix, frozen.body)
         if not (frozen.selection.last or frozen.selection.pool) or isinstance(frozen.top, BiLMMix):
@@ -133,6 +128,8 @@ class FeatureExtraction(BaseAdaptation):
 
     def _selection(self, states: int, pool: bool) -> LayerSelection:
         """Return the selection of the hidden states, of which the network has `states` with the embeddings."""
+        from headstart.adaptation.on_top import LayerSelection
+
         settings = self.config
         if settings.layers == "top":
             return LayerSelection(pool=pool)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headstart.adaptation.base import BaseAdaptation
 from headstart.adaptation.layers import LayerSettings, load
 from headstart.core.contracts import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Full(BaseAdaptation):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from headstart.adaptation.peft_base import MergeSettings, PeftAdaptation
 from headstart.adaptation.targets import find
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     from peft import IA3Config
@@ -37,9 +39,10 @@ class IA3(PeftAdaptation):
         from peft import IA3Config
 
         names, feedforward = find(model, ["key", "value", "ffn_out"]), find(model, ["ffn_out"])
+        conv1d = transformers.pytorch_utils.Conv1D
         return IA3Config(
             target_modules=names,
             feedforward_modules=feedforward,
-            fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in names),
+            fan_in_fan_out=all(isinstance(model.get_submodule(name), conv1d) for name in names),
             **shared,
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class L2Start(BaseAdaptation):

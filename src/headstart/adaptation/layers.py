@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings
 from headstart.core.contracts import ModelSource
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _SERVE_ALL_LAYERS = {"deberta-v2": ("encoder.rel_embeddings.", "encoder.LayerNorm.", "encoder.conv.")}
 """Parameters that a body declares after its layers although all layers use them, by model type."""

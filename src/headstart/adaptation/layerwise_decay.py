@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import BaseAdaptation
 from headstart.adaptation.layers import LayerSettings, levels_from_top, load
 from headstart.core.contracts import ModelSource
 from headstart.core.data import ParameterGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class LayerwiseDecay(BaseAdaptation):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from headstart.adaptation.base import AdaptationSettings
 from headstart.adaptation.peft_base import MergeSettings, PeftAdaptation
 from headstart.adaptation.targets import PARTS, find
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -39,12 +41,13 @@ class LoraSettings(AdaptationSettings):
         from peft import LoraConfig
 
         names = find(model, self.targets)
+        conv1d = transformers.pytorch_utils.Conv1D
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
             target_modules=names,
-            fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in names),
+            fan_in_fan_out=all(isinstance(model.get_submodule(name), conv1d) for name in names),
             **shared,
         )
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
-from headstart.adaptation.frozen import FrozenBody
 from headstart.adaptation.layers import depth, freeze_body, layers_run
-from headstart.adaptation.on_top import LayerSelection, build_top
-from headstart.adaptation.on_top_network import HEADS, wrap
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
 """The names under which encoder-decoder configs hold the number of decoder layers."""
@@ -46,12 +45,17 @@ class NewLayers(BaseAdaptation):
 
     def supports(self, task: Task, family: str) -> str | None:
         """Accept every task with a training loss; a perceptron needs a head on top of the body."""
+        from headstart.adaptation.on_top_network import HEADS
+
         if self.config.kind == "perceptron" and task.learns and task.auto_class(family) not in HEADS:
             return "the task has no separate head, which the perceptron needs"
         return super().supports(task, family)
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint into a deeper network, or add a perceptron; the pre-trained body is frozen."""
+        from headstart.adaptation.frozen import FrozenBody
+        from headstart.adaptation.on_top import LayerSelection, build_top
+
         model = source.pretrained()
         if self.config.kind == "layers":
             model = source.pretrained(config=self._deeper(model))
@@ -69,6 +73,9 @@ class NewLayers(BaseAdaptation):
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the deeper network unchanged; with a perceptron, a Headstart network."""
+        from headstart.adaptation.on_top import LayerSelection
+        from headstart.adaptation.on_top_network import wrap
+
         if self.config.kind == "layers":
             return model
         frozen = getattr(model, model.base_model_prefix)

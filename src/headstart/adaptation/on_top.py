@@ -58,6 +58,20 @@ class LayerMix(nn.Module):
         return mix_layers(layers.unbind(-2), self.weights, self.scale)
 
 
+class BiLMMix(nn.Module):
+    """A biLM's own layer mixture, applied to concatenated states."""
+
+    def __init__(self, mixture: nn.Module) -> None:
+        """Store the biLM's module, whose parameters are trained in place."""
+        super().__init__()
+        self.mixture = mixture
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Mix the layers."""
+        layers = states.unflatten(-1, (self.mixture.get_parameter("weights").numel(), -1))
+        return self.mixture(layers.unbind(-2))  # type: ignore[no-any-return]
+
+
 class Projection(nn.Linear):
     """Projects concatenated layers to the hidden size that heads read; for a linear head, no loss of generality."""
 

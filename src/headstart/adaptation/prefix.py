@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import transformers
 from pydantic import Field
-from transformers import PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from headstart.adaptation.virtual_tokens import VirtualTokens, VirtualTokenSettings
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     from peft import PrefixTuningConfig
@@ -40,7 +41,7 @@ class PrefixTuning(VirtualTokens):
 
     def supports_kind(self, kind: str) -> str | None:
         """Reject model types without the argument `past_key_values`, through which peft passes the prefix."""
-        name = MODEL_MAPPING_NAMES.get(kind, "")
+        name = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES.get(kind, "")
         body = getattr(transformers, name if isinstance(name, str) else name[0], None)
         takes = body is not None and "past_key_values" in inspect.signature(body.forward).parameters
         return None if takes else f"{kind} has no past_key_values argument, which peft needs to pass the prefix"

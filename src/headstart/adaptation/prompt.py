@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.virtual_tokens import TASK_TYPES, VirtualTokens, VirtualTokenSettings
 from headstart.core.contracts import Task
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     from peft import PromptTuningConfig

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from transformers import PreTrainedModel
-
 from headstart.adaptation.lora import LoraSettings
 from headstart.adaptation.peft_base import PeftAdaptation
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import ResourceError
 from headstart.core.extras import install_command
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig

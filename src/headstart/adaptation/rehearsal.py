@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core.contracts import ModelSource, ReplaySource, Task
 from headstart.core.data import Batch, Sample
+from headstart.core.lazy import torch
 from headstart.core.randomness import integer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _KEY = "rehearsal/"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core.contracts import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Scratch(BaseAdaptation):

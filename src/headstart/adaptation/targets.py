@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-import torch
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+from typing import TYPE_CHECKING
 
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch, transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _FUSED = "Wqkv|c_attn|qkv_proj|query_key_value"
 """Fused matrices for queries, keys and values: ModernBERT, GPT-2 and others."""
@@ -33,7 +34,11 @@ XLNet's attention matrices are bare parameters, which cannot be wrapped: only it
 
 def find(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
     """Return the full names of the matrices with the given roles or ends of names."""
-    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | transformers.pytorch_utils.Conv1D)
+    ]
     selected: set[str] = set()
     for target in targets:
         matches = {name for name in names if re.fullmatch(pattern_of(target), name)}

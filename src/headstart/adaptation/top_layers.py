@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.adaptation.layers import depth, levels, require_depth
 from headstart.core.contracts import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class TopLayers(BaseAdaptation):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.adaptation.base import AdaptationSettings
 from headstart.adaptation.peft_base import PeftAdaptation
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch, ParameterGroup, Sample
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TASK_TYPES = {
     "AutoModel": "FEATURE_EXTRACTION",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _PRETRAINING_CLASSES = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 """Auto classes whose weights, including the head, come from pre-training."""

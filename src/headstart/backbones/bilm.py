@@ -1,4 +1,4 @@
-"""The biLM: ELMo's two LSTM language models, with named sizes.
+"""The registration of the biLM's networks with transformers.
 
 Importing this module registers the model type "headstart_bilm" with transformers' auto classes, and the FLOPs of its
 GPU kernels with torch's FLOP counter. Stages import it when a checkpoint has this type.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers import (
     AutoConfig,
@@ -19,8 +18,6 @@ from transformers import (
     AutoModelForPreTraining,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
 )
 
 from headstart.backbones.bilm_heads import (
@@ -29,75 +26,6 @@ from headstart.backbones.bilm_heads import (
     BiLMForTokenClassification,
 )
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel
-from headstart.backbones.characters import CharacterInput, character_table
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
-from headstart.core.data import Vocabulary
-from headstart.core.errors import ArtifactError
-
-
-class BiLM(SizedBackbone):
-    """Forward and backward LSTM language model with a learned mixture of its layers (ELMo).
-
-    A named size determines the number of layers and the width of both directions together; there are no heads.
-    """
-
-    paper: ClassVar[str] = "Peters et al. 2018, ELMo; Jozefowicz et al. 2016"
-
-    class Config(Section):
-        """The input representation and the size."""
-
-        family: Literal["bilm"] = "bilm"
-        input: Literal["subword", "characters"] = Field(
-            "subword", description="subword: token embeddings; characters: convolutions over a token's spelling (ELMo)"
-        )
-        size: SizeName = Field("mini", description=f"one of {', '.join(SIZES)}")
-        cells: int = Field(
-            4,
-            ge=1,
-            le=32,
-            description="LSTM cells per hidden unit; ELMo used 8, 4 is close to the size of a Transformer",
-        )
-        dropout: float = Field(0.1, ge=0, lt=1, description="ELMo used 0.1; use 0 for a single pass over the text")
-        max_length: int = Field(512, ge=8, le=65536, description="longest row; an LSTM has no limit itself")
-
-    def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
-        """Return the biLM's config."""
-        table = self._spelling(vocabulary)
-        return BiLMConfig(
-            vocab_size=vocabulary.size,
-            num_hidden_layers=size.layers,
-            hidden_size=size.hidden,
-            cell_size=self.config.cells * size.hidden // 2,
-            input=self.config.input,
-            max_characters=0 if table is None else table.shape[1],
-            dropout=self.config.dropout,
-            tie_word_embeddings=table is None,
-        )
-
-    def build(
-        self, vocabulary: Vocabulary, seq_length: int, auto_class: str, scale: float = 1.0, **changes: Any
-    ) -> PreTrainedModel:
-        """Return a randomly initialized model, with the spelling of its tokens if it reads characters."""
-        model = super().build(vocabulary, seq_length, auto_class, scale, **changes)
-        table = self._spelling(vocabulary)
-        if table is not None:
-            for module in model.modules():
-                if isinstance(module, CharacterInput):
-                    module.get_buffer("table").copy_(table)
-        return model
-
-    def _spelling(self, vocabulary: Vocabulary) -> torch.Tensor | None:
-        """Return the character table, shape (tokens, characters), or None for subword input."""
-        if self.config.input == "subword":
-            return None
-        if len(vocabulary.tokens) != vocabulary.size:
-            raise ArtifactError(
-                f"the vocabulary has {vocabulary.size} ids, but the spelling of {len(vocabulary.tokens)} tokens",
-                allowed="`backbone.input: characters` needs the spelling of every id",
-                do="Create the vocabulary with core.vocabulary.vocabulary_of, or set `backbone.input` to subword",
-            )
-        return character_table(vocabulary.tokens)
 
 
 def rnn_flops(inputs: Sequence[int], weights: Sequence[Sequence[int]], *_: Any, **__: Any) -> int:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-import transformers
 from pydantic import Field
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from headstart.backbones.growth import Growth, grow, require_growth
 from headstart.backbones.sizes import Size, change
@@ -17,7 +14,11 @@ from headstart.checkpoint.load import load_config, load_model
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.lazy import torch, transformers
 from headstart.core.log import logger
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _COUNT_FROM_PAD = ("roberta", "camembert", "mpnet", "longformer")
 """Substrings of model types whose positions start at `pad_token_id` + 1, so the first positions are unused."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from transformers import GPT2Config, LlamaConfig, ModernBertDecoderConfig, PreTrainedConfig
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 class Decoder(SizedBackbone):
@@ -42,7 +45,7 @@ class Decoder(SizedBackbone):
 
 
 def _gpt2(size: Size, config: Decoder.Config) -> PreTrainedConfig:
-    return GPT2Config(
+    return transformers.GPT2Config(
         n_layer=size.layers,
         n_embd=size.hidden,
         n_head=size.heads,
@@ -55,7 +58,7 @@ def _gpt2(size: Size, config: Decoder.Config) -> PreTrainedConfig:
 
 
 def _llama(size: Size, config: Decoder.Config) -> PreTrainedConfig:
-    return LlamaConfig(
+    return transformers.LlamaConfig(
         num_hidden_layers=size.layers,
         hidden_size=size.hidden,
         num_attention_heads=size.heads,
@@ -68,7 +71,7 @@ def _llama(size: Size, config: Decoder.Config) -> PreTrainedConfig:
 
 
 def _modernbert(size: Size, config: Decoder.Config) -> PreTrainedConfig:
-    return ModernBertDecoderConfig(
+    return transformers.ModernBertDecoderConfig(
         num_hidden_layers=size.layers,
         hidden_size=size.hidden,
         num_attention_heads=size.heads,

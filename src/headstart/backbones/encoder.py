@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import (
-    AlbertConfig,
-    BertConfig,
-    DebertaV2Config,
-    ElectraConfig,
-    ModernBertConfig,
-    PreTrainedConfig,
-    RobertaConfig,
-)
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 class Encoder(SizedBackbone):
@@ -56,18 +51,18 @@ def _common(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> dict[
 
 
 def _bert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    return BertConfig(**_common(size, config, vocabulary))
+    return transformers.BertConfig(**_common(size, config, vocabulary))
 
 
 def _roberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
     # RoBERTa's positions start at pad + 1. Headstart's tokenizers return segment ids for pairs, so there are two types.
     common = _common(size, config, vocabulary)
     common["max_position_embeddings"] += vocabulary.pad + 1
-    return RobertaConfig(**common, pad_token_id=vocabulary.pad, type_vocab_size=2)
+    return transformers.RobertaConfig(**common, pad_token_id=vocabulary.pad, type_vocab_size=2)
 
 
 def _modernbert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    return ModernBertConfig(
+    return transformers.ModernBertConfig(
         vocab_size=vocabulary.size,
         num_hidden_layers=size.layers,
         hidden_size=size.hidden,
@@ -100,15 +95,17 @@ def _deberta(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreT
         "share_att_key": True,
         "pooler_hidden_size": size.hidden,
     }
-    return DebertaV2Config(**_common(size, config, vocabulary), **relative, type_vocab_size=0)
+    return transformers.DebertaV2Config(**_common(size, config, vocabulary), **relative, type_vocab_size=0)
 
 
 def _albert(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    return AlbertConfig(**_common(size, config, vocabulary), embedding_size=min(128, size.hidden), inner_group_num=1)
+    return transformers.AlbertConfig(
+        **_common(size, config, vocabulary), embedding_size=min(128, size.hidden), inner_group_num=1
+    )
 
 
 def _electra(size: Size, config: Encoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    return ElectraConfig(**_common(size, config, vocabulary), embedding_size=min(size.hidden, 768))
+    return transformers.ElectraConfig(**_common(size, config, vocabulary), embedding_size=min(size.hidden, 768))
 
 
 _CONFIGS: dict[str, Callable[[Size, Encoder.Config, Vocabulary], PreTrainedConfig]] = {

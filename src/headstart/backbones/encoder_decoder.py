@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from transformers import BartConfig, PreTrainedConfig, PreTrainedModel, T5Config
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
+from headstart.core.lazy import torch, transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class EncoderDecoder(SizedBackbone):
@@ -92,7 +94,7 @@ def _common_modules(layer: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _t5(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    network = T5Config(
+    network = transformers.T5Config(
         vocab_size=vocabulary.size,
         num_layers=size.layers,
         d_model=size.hidden,
@@ -108,7 +110,7 @@ def _t5(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> Pr
 
 
 def _bart(size: Size, config: EncoderDecoder.Config, vocabulary: Vocabulary) -> PreTrainedConfig:
-    return BartConfig(
+    return transformers.BartConfig(
         vocab_size=vocabulary.size,
         d_model=size.hidden,
         encoder_layers=size.layers,

@@ -9,14 +9,16 @@ split is random, because with equal parts the copies would have equal gradients 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers", "num_decoder_layers")
 _NORM_BEFORE_OUTPUT = {"bert": "cls.predictions.transform.LayerNorm.", "roberta": "lm_head.layer_norm."}

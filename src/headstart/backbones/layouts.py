@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
-from transformers import PreTrainedConfig
 
 from headstart.backbones.sizes import SIZES
 from headstart.core import registry
 from headstart.core.data import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def kinds(family: str) -> list[str | None]:

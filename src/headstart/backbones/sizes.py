@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import transformers
 from pydantic import AfterValidator
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Size(NamedTuple):

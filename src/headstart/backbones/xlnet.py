@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedConfig, XLNetConfig
 
 from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
+from headstart.core.lazy import transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 class XLNet(SizedBackbone):
@@ -27,7 +30,7 @@ class XLNet(SizedBackbone):
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
         """Return XLNet's config."""
-        return XLNetConfig(
+        return transformers.XLNetConfig(
             vocab_size=vocabulary.size,
             n_layer=size.layers,
             d_model=size.hidden,

@@ -106,6 +106,7 @@ def _guarded(folder: Path, failure: str) -> Iterator[None]:
     try:
         files.require_safe(folder)
         registry.import_network(folder)
+        registry.import_adapter(folder)
         with silenced():
             yield
     except HeadstartError:

@@ -66,15 +66,11 @@ def load(
 
     `${here}` expands to the folder of the recipe file, `${NAME:-default}` to an environment variable. `parsed` is what
     `parse` returned for this file, if it was read before.
-
-    A recipe whose problems can all be found without the registered classes is refused before these are imported,
-    because some of them import torch, which takes seconds.
     """
     if parsed is None:
         path = find(path)
         parsed = parse(path)
     raw = apply_overrides(parsed, overrides)
-    _require_plain_sections(model, raw, str(path))
     return fill(model, raw, where=str(path))
 
 
@@ -196,37 +192,6 @@ def _validate(model: type[RecipeT], raw: Mapping[str, Any]) -> tuple[RecipeT | N
     except ValidationError as error:
         return None, format_validation_errors(model, error.errors(include_url=False)) + problems
     return (None, problems) if problems else (recipe, [])
-
-
-def _require_plain_sections(model: type[BaseModel], raw: Mapping[str, Any], where: str) -> None:
-    """Refuse what is wrong outside the settings of registered classes, unless there are such settings to check too."""
-    problems: list[str] = []
-    has_settings = False
-    sections: dict[str, Any] = {}
-    for name, field, group in _registry_fields(model):
-        selector, value = registry.SELECTOR[group], raw.get(name)
-        sections[name] = None
-        entry = value.get(selector) if isinstance(value, dict) else value
-        if name not in raw and field.is_required():
-            problems.append(_missing_section(group, name))
-        elif isinstance(entry, str):
-            try:
-                registry.target(group, entry)
-                has_settings = has_settings or (isinstance(value, dict) and len(value) > 1)
-            except RecipeError as error:
-                problems.append(f"{name}.{selector}: {error}")
-        elif name in raw:
-            has_settings = True
-    try:
-        model.model_validate({**raw, **sections})
-    except ValidationError as error:
-        # A validator of the whole recipe may read the sections, so its opinion waits until they are there.
-        details = [detail for detail in error.errors(include_url=False) if detail["loc"]]
-        problems = format_validation_errors(model, details) + problems
-    except (AttributeError, TypeError):
-        pass
-    if problems and not has_settings:
-        raise _refusal(model, problems, where)
 
 
 def _refusal(model: type[BaseModel], problems: Sequence[str], where: str) -> RecipeError:

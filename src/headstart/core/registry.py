@@ -43,7 +43,7 @@ TABLES: dict[str, dict[str, str]] = {
         "decoder": "headstart.backbones.decoder:Decoder",
         "encoder-decoder": "headstart.backbones.encoder_decoder:EncoderDecoder",
         "xlnet": "headstart.backbones.xlnet:XLNet",
-        "bilm": "headstart.backbones.bilm:BiLM",
+        "bilm": "headstart.backbones.lstm:BiLM",
         "checkpoint": "headstart.backbones.checkpoint:Checkpoint",
     },
     "tasks": {
@@ -119,6 +119,9 @@ NETWORKS = {
 }
 """Headstart's own networks: `model_type` in config.json → the module whose import registers it with transformers."""
 
+ADAPTERS = {"HEADSTART_BOTTLENECK": "headstart.adaptation.bottleneck"}
+"""Headstart's own adapters: `peft_type` in adapter_config.json → the module whose import registers it with peft."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -172,12 +175,21 @@ def build(group: str, config: Any) -> Any:
 
 def import_network(folder: Path) -> None:
     """Import the module of a folder's network if it is one of Headstart's own, so that transformers can load it."""
+    _import_named(folder / "config.json", "model_type", NETWORKS)
+
+
+def import_adapter(folder: Path) -> None:
+    """Import the module of a folder's adapter if its method is one of Headstart's own, so that peft can load it."""
+    _import_named(folder / "adapter_config.json", "peft_type", ADAPTERS)
+
+
+def _import_named(path: Path, key: str, modules: dict[str, str]) -> None:
     try:
-        model_config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return  # Loading the folder reports what is wrong with it.
-    kind = model_config.get("model_type") if isinstance(model_config, dict) else None
-    module_name = NETWORKS.get(kind) if isinstance(kind, str) else None
+    kind = settings.get(key) if isinstance(settings, dict) else None
+    module_name = modules.get(kind) if isinstance(kind, str) else None
     if module_name is not None:
         importlib.import_module(module_name)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import PreTrainedModel
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 DIRECTIONS = ("both", "left", "right", "prefix")
 """What a position attends to: the whole row; itself and its left or right; itself, its left and the first half."""
@@ -26,8 +29,12 @@ def attention_mask(directions: torch.Tensor, length: int) -> torch.Tensor:
     return torch.stack(masks)[directions]
 
 
-def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a boolean mask (rows, from, to) as an additive one (rows, 1, from, to): 0 where True, else the minimum."""
+def additive_mask(mask: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a boolean mask (rows, from, to) as an additive one (rows, 1, from, to): 0 where True, else the minimum.
+
+    Its dtype is float32 by default.
+    """
+    dtype = dtype or torch.float32
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
 
 from headstart.core.contracts import ModelMaker, Objective
 from headstart.core.data import Batch, Ints, Rows, RowShape, Sample
 from headstart.core.errors import ArtifactError
+from headstart.core.lazy import torch
 from headstart.core.vocabulary import vocabulary_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class BaseObjective:
@@ -44,7 +44,7 @@ class BaseObjective:
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
         """Return the network as the only part to save."""
-        return {"": cast(PreTrainedModel, module)}
+        return {"": cast("PreTrainedModel", module)}
 
     def weight(self, batch: Batch) -> float:
         """Return the number of predictions in the batch."""
@@ -61,14 +61,6 @@ class BaseObjective:
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> ObjectiveCollator:
         """Return a collator for transformers' Trainer or a plain DataLoader."""
         return ObjectiveCollator(cast(Objective, self), tokenizer, seed)
-
-
-@dataclass
-class LossAndLogits(ModelOutput):
-    """The output of a module of several networks when it is called like a transformers model."""
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
 
 
 class ObjectiveCollator:

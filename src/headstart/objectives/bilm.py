@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Rows, Vocabulary
+from headstart.core.lazy import F, torch
 from headstart.objectives.base import BaseObjective
-from headstart.objectives.chunked import chunked_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class BidirectionalLM(BaseObjective):
@@ -45,17 +45,19 @@ class BidirectionalLM(BaseObjective):
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, averaged over both directions and summed over the predicted tokens."""
+        from headstart.objectives.chunked_loss import chunked_loss
+
         return chunked_loss(model.get_output_embeddings(), *self._predictions(model, batch), self.config.chunk)
 
-    @torch.no_grad()
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
         """Return loss in nats and correct predictions, averaged over both directions and summed over the tokens."""
         loss = correct = 0.0
-        chunks = (tensor.flatten(0, 1).split(self.config.chunk) for tensor in self._predictions(model, batch))
-        for states, labels, weights in zip(*chunks, strict=True):
-            logits = model.get_output_embeddings()(states).float()
-            loss += float((F.cross_entropy(logits, labels, reduction="none", ignore_index=-100) * weights).sum())
-            correct += float(((logits.argmax(-1) == labels) * weights).sum())
+        with torch.no_grad():
+            chunks = (tensor.flatten(0, 1).split(self.config.chunk) for tensor in self._predictions(model, batch))
+            for states, labels, weights in zip(*chunks, strict=True):
+                logits = model.get_output_embeddings()(states).float()
+                loss += float((F.cross_entropy(logits, labels, reduction="none", ignore_index=-100) * weights).sum())
+                correct += float(((logits.argmax(-1) == labels) * weights).sum())
         return {"loss": loss, "accuracy": correct}
 
     def _predictions(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Rows, RowShape, Vocabulary
+from headstart.core.lazy import torch
 from headstart.objectives.chunked import TextObjective
 
 

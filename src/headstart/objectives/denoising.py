@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives import noise
 from headstart.objectives.base import ObjectiveCollator

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
 from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.lazy import torch
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
 from headstart.objectives.positions import count_correct, summed_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from headstart.objectives.distillation_network import Student
 
 
 class Distillation(MaskedLM):
@@ -64,6 +68,8 @@ class Distillation(MaskedLM):
 
         With `initialise`, a new student is initialized from the teacher; a student loaded from a checkpoint is not.
         """
+        from headstart.objectives.distillation_network import Student
+
         student = make(self.auto_class)
         self._teacher = teacher = self._load(student)
         self._pairs = layer_map(_layers(student), _layers(teacher), self.config.layers)
@@ -81,7 +87,7 @@ class Distillation(MaskedLM):
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
         """Return the student only; the projection is used in training only."""
-        return {"": cast(Student, module).model}
+        return {"": cast("Student", module).model}
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the weighted losses, summed over the predicted positions."""
@@ -155,29 +161,6 @@ class Distillation(MaskedLM):
             for model in (teacher, student):
                 model.set_attn_implementation("eager")
         return teacher  # type: ignore[no-any-return]
-
-
-class Student(torch.nn.Module):
-    """A masked-LM model, with a learned projection of its hidden states if its width is not the teacher's."""
-
-    def __init__(self, model: PreTrainedModel, teacher_width: int | None) -> None:
-        """Add a projection unless `teacher_width` is None."""
-        super().__init__()
-        self.model = model
-        self.projection = None if teacher_width is None else torch.nn.Linear(_width(model), teacher_width)
-
-    def project(self, states: torch.Tensor) -> torch.Tensor:
-        """Return hidden states in the teacher's width, shape (rows, length, teacher_width)."""
-        return states if self.projection is None else self.projection(states)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-    ) -> Any:
-        """Run the model without the teacher, for scripts that train it on labels."""
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
 
 
 def _layers(model: PreTrainedModel) -> int:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, Vocabulary
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives.attention import DIRECTIONS, additive_mask, attention_mask, with_attention_mask
 from headstart.objectives.base import BaseObjective
 from headstart.objectives.positions import count_correct, scatter_to_rows, summed_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class MaskedLM(BaseObjective):

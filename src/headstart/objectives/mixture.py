@@ -7,21 +7,23 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, field_validator
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core import registry
 from headstart.core.config import Section, resolve_sections, weighted_section_schema
 from headstart.core.contracts import ModelMaker, Objective
 from headstart.core.data import Batch, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives.attention import additive_mask, attention_mask
 from headstart.objectives.base import BaseObjective, ObjectiveCollator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def _complete_schema(schema: dict[str, Any]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, Vocabulary
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives.base import BaseObjective
 from headstart.objectives.positions import count_correct, summed_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class PermutedLM(BaseObjective):

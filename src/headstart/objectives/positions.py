@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from headstart.core.data import Batch
-from headstart.objectives.cross_entropy import summed_cross_entropy
+from headstart.core.lazy import torch
 
 
 def scatter_to_rows(batch: Batch, name: str, fill_value: int) -> torch.Tensor:
@@ -32,6 +30,8 @@ def summed_loss(logits: torch.Tensor, batch: Batch, weights: torch.Tensor | None
 
     `weights` (rows, slots) default to those of the batch.
     """
+    from headstart.objectives.cross_entropy import summed_cross_entropy
+
     weights = batch["weights"] if weights is None else weights
     return summed_cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), weights.flatten())
 

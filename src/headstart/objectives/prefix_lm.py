@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives.attention import additive_mask
 from headstart.objectives.chunked import TextObjective
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class PrefixLM(TextObjective):

@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import MODEL_FOR_PRETRAINING_MAPPING, ElectraForPreTraining, PreTrainedConfig, PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Rows, Vocabulary
+from headstart.core.lazy import F, torch, transformers
 from headstart.core.randomness import generator
-from headstart.objectives.base import BaseObjective, LossAndLogits
-from headstart.objectives.cross_entropy import row_blocks
+from headstart.objectives.base import BaseObjective
 from headstart.objectives.masked_lm import MaskedLM, masked_logits
-from headstart.objectives.positions import count_correct, gather_slots, scatter_to_rows, summed_loss
+from headstart.objectives.positions import count_correct, scatter_to_rows, summed_loss
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-class GeneratorAndDiscriminator(torch.nn.Module):
-    """Two networks with shared embeddings; a call with the collator's output returns their mean loss.
-
-    Trainer cannot save checkpoints of a module with shared weights: set `save_strategy="no"`, and save each network in
-    `ReplacedToken.parts` with `save_pretrained`.
-    """
-
-    def __init__(self, objective: ReplacedToken, generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
-        """Share the discriminator's token, position and segment embeddings with the generator, as in the paper.
-
-        The layer norm after them is not shared. The generator's output layer is tied to the token embeddings.
-        """
-        super().__init__()
-        self.objective, self.generator, self.discriminator = objective, generator, discriminator
-        embeddings: Any = discriminator.base_model.embeddings
-        for name, table in embeddings.named_children():
-            if isinstance(table, torch.nn.Embedding):
-                setattr(generator.base_model.embeddings, name, table)
-        generator.tie_weights()
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        labels: torch.Tensor,
-        draws: torch.Tensor,
-        ordinary: torch.Tensor,
-        barred: torch.Tensor,
-    ) -> LossAndLogits:
-        """Return the mean loss and the discriminator's logits (rows, length), from the collator's output."""
-        batch = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "originals": torch.where(labels != -100, labels, input_ids),
-            **gather_slots(labels),
-            "draws": draws,
-            "ordinary": ordinary,
-            "barred": barred,
-        }
-        output = self.objective.predict(self, batch)
-        total = self.objective.total_loss(output, batch)
-        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=output.discriminator_logits)
+    from headstart.objectives.replaced_token_network import GeneratorAndDiscriminator
 
 
 class ReplacedTokenOutput(NamedTuple):
@@ -120,6 +78,8 @@ class ReplacedToken(BaseObjective):
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return generator and discriminator in one module; networks of a checkpoint keep their sizes."""
+        from headstart.objectives.replaced_token_network import GeneratorAndDiscriminator
+
         fraction = self.config.generator
         generator = make("AutoModelForMaskedLM", "generator", fraction)
         if _has_discriminator(generator.config):
@@ -134,6 +94,8 @@ class ReplacedToken(BaseObjective):
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
         """Return the discriminator as the main network and the generator in its subfolder."""
+        from headstart.objectives.replaced_token_network import GeneratorAndDiscriminator
+
         assert isinstance(module, GeneratorAndDiscriminator)
         return {"": module.discriminator, "generator": module.generator}
 
@@ -158,6 +120,8 @@ class ReplacedToken(BaseObjective):
 
     def sample(self, generator_logits: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return a token for every masked position, shape (rows, slots), sampled from the generator's logits."""
+        from headstart.objectives.cross_entropy import row_blocks
+
         draws = batch["draws"].gather(1, batch["positions"]).flatten().unsqueeze(1)  # (rows · slots, 1)
         samples = []
         # All steps run on one block of rows at a time, which stays in the CPU cache.
@@ -231,8 +195,8 @@ def _per_token(batch: Batch) -> torch.Tensor:
 
 def _has_discriminator(config: PreTrainedConfig) -> bool:
     """Return True if transformers has a class with a discriminator head for this layout."""
-    model_class = MODEL_FOR_PRETRAINING_MAPPING.get(type(config), None)
-    return isinstance(model_class, type) and issubclass(model_class, ElectraForPreTraining)
+    model_class = transformers.MODEL_FOR_PRETRAINING_MAPPING.get(type(config), None)
+    return isinstance(model_class, type) and issubclass(model_class, transformers.ElectraForPreTraining)
 
 
 def _embedding_width(model: PreTrainedModel) -> int:

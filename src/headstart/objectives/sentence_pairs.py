@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import AlbertForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
 from headstart.core.contracts import ModelMaker, Objective
 from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
+from headstart.core.lazy import F, torch
 from headstart.core.randomness import generator
-from headstart.objectives.base import BaseObjective, LossAndLogits, ObjectiveCollator
-from headstart.objectives.heads import Head, HeadConfig, load_or_create_head, recorded_states
+from headstart.objectives.base import BaseObjective, ObjectiveCollator
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
-from headstart.objectives.positions import count_correct, gather_slots, scatter_to_rows, summed_loss
+from headstart.objectives.positions import count_correct, scatter_to_rows, summed_loss
 
-SENTENCE_LOGITS = {BertForPreTraining: "seq_relationship_logits", AlbertForPreTraining: "sop_logits"}
-"""The transformers classes with a masked-LM head and a sentence head, and the name of the sentence head's output."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headstart.objectives.sentence_pairs_network import PairNetwork
 
 
 class PairConfig(Section):
@@ -31,56 +30,6 @@ class PairConfig(Section):
 
     masked_lm: bool = Field(True, description="predict masked tokens too; false: classify pairs only")
     rate: float = Field(0.15, gt=0, lt=1, description="fraction of tokens to mask, with masked_lm; BERT used 0.15")
-
-
-class SentenceHead(Head):
-    """A classifier of sentence pairs that reads the hidden state of [CLS]: BERT's pooler and classifier."""
-
-    def __init__(self, config: HeadConfig) -> None:
-        """Create the two layers."""
-        super().__init__(config)
-        self.dense = torch.nn.Linear(config.hidden_size, config.hidden_size)
-        self.out = torch.nn.Linear(config.hidden_size, config.output_size)
-        self.post_init()
-
-    def forward(self, state: torch.Tensor) -> torch.Tensor:
-        """Return logits of shape (rows, 2) for states of shape (rows, hidden)."""
-        logits: torch.Tensor = self.out(torch.tanh(self.dense(state)))
-        return logits
-
-
-class PairNetwork(torch.nn.Module):
-    """A classifier of sentence pairs; a call with the collator's output returns the mean loss.
-
-    The sentence head is the network's own if transformers has one, or else a `SentenceHead`.
-    """
-
-    def __init__(self, objective: SentencePairs, network: PreTrainedModel, head: SentenceHead | None) -> None:
-        """Pass segment ids to the network only if it has embeddings for them."""
-        super().__init__()
-        self.objective, self.network, self.head = objective, network, head
-        self.uses_token_types = getattr(network.config, "type_vocab_size", 0) > 1
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor,
-        sentence_labels: torch.Tensor,
-        labels: torch.Tensor | None = None,
-    ) -> LossAndLogits:
-        """Return the mean loss and the sentence logits (rows, 2)."""
-        predictions = {"weights": torch.ones_like(input_ids[:, :1]).float()} if labels is None else gather_slots(labels)
-        batch = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "sentence_labels": sentence_labels,
-            **predictions,
-        }
-        output = self.objective.predict(self, batch)
-        total = _masked_loss(output, batch) + _sentence_loss(output, batch)
-        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=output.sentence_logits)
 
 
 class PairOutput(NamedTuple):
@@ -118,6 +67,9 @@ class SentencePairs(BaseObjective, ABC):
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return a sequence classifier or, with masked LM, a network with both heads."""
+        from headstart.objectives.heads import load_or_create_head
+        from headstart.objectives.sentence_pairs_network import PairNetwork, SentenceHead
+
         if not self.settings.masked_lm:
             return PairNetwork(self, make("AutoModelForSequenceClassification", num_labels=2), None)
         network = _with_both_heads(make)
@@ -129,6 +81,8 @@ class SentencePairs(BaseObjective, ABC):
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
         """Return the network as the main part, and the `SentenceHead` in a subfolder if there is one."""
+        from headstart.objectives.sentence_pairs_network import PairNetwork
+
         assert isinstance(module, PairNetwork)
         return {"": module.network} | ({} if module.head is None else {"sentence_head": module.head})
 
@@ -157,6 +111,9 @@ class SentencePairs(BaseObjective, ABC):
 
     def predict(self, module: PairNetwork, batch: Batch) -> PairOutput:
         """Return the logits of the sentence labels and, with masked LM, of the masked tokens."""
+        from headstart.objectives.heads import recorded_states
+        from headstart.objectives.sentence_pairs_network import SENTENCE_LOGITS
+
         network = module.network
         extra = {"token_type_ids": batch["token_type_ids"]} if module.uses_token_types else {}
         if "positions" not in batch:
@@ -172,12 +129,12 @@ class SentencePairs(BaseObjective, ABC):
     def loss(self, model: PairNetwork, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy of masked tokens and sentence labels in nats; dividing by `weight` averages it."""
         output = self.predict(model, batch)
-        return _masked_loss(output, batch) + _sentence_loss(output, batch)
+        return masked_loss(output, batch) + sentence_loss(output, batch)
 
     def measure(self, model: PairNetwork, batch: Batch) -> dict[str, float]:
         """Return sums that become means when divided by `weight`; with masked LM, `accuracy` is of masked tokens."""
         output = self.predict(model, batch)
-        masked, sentence = float(_masked_loss(output, batch)), float(_sentence_loss(output, batch))
+        masked, sentence = float(masked_loss(output, batch)), float(sentence_loss(output, batch))
         correct = (output.sentence_logits.argmax(-1) == batch["sentence_labels"]) * batch["weights"].sum(1)
         if output.masked_logits is None:
             return {"loss": sentence, "accuracy": float(correct.sum())}
@@ -243,6 +200,8 @@ class PairCollator(ObjectiveCollator):
 
 def _with_both_heads(make: ModelMaker) -> PreTrainedModel | None:
     """Return a network with a masked-LM head and a sentence head, or None if transformers has no such class."""
+    from headstart.objectives.sentence_pairs_network import SENTENCE_LOGITS
+
     try:
         network = make("AutoModelForPreTraining")
     except (ValueError, ArtifactError):  # transformers has no such class for this layout
@@ -250,12 +209,14 @@ def _with_both_heads(make: ModelMaker) -> PreTrainedModel | None:
     return network if type(network) in SENTENCE_LOGITS else None
 
 
-def _masked_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+def masked_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+    """Return the summed cross-entropy of the masked tokens in nats, which is 0 without masked LM."""
     if output.masked_logits is None:
         return output.sentence_logits.new_zeros(())
     return summed_loss(output.masked_logits, batch)
 
 
-def _sentence_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+def sentence_loss(output: PairOutput, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy of the sentence labels in nats, weighted by the predictions of each row and summed."""
     losses = F.cross_entropy(output.sentence_logits.float(), batch["sentence_labels"], reduction="none")
     return (losses * batch["weights"].sum(1)).sum()

@@ -3,75 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Bools, Ints, Rows, Vocabulary
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
-from headstart.objectives.base import BaseObjective, LossAndLogits
-from headstart.objectives.heads import Head, HeadConfig, load_or_create_head, recorded_states
+from headstart.objectives.base import BaseObjective
 from headstart.objectives.masked_lm import masked_logits
-from headstart.objectives.positions import count_correct, gather_slots, scatter_to_rows, summed_loss
+from headstart.objectives.positions import count_correct, scatter_to_rows, summed_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from headstart.objectives.span_boundary_network import NetworkAndBoundaryHead
 
 MAX_BOUNDARY_TARGETS = 20
 """The number of tokens from the start of a span that the boundary objective predicts, as in SpanBERT's code."""
-_POSITION_SIZE = 200
-
-
-class BoundaryHead(Head):
-    """Two layers over the hidden states at a span's boundaries and the position in the span.
-
-    The network's output layer turns the result into logits.
-    """
-
-    def __init__(self, config: HeadConfig) -> None:
-        """Create position embeddings of width 200 and two layers with GELU and layer norm, as in SpanBERT."""
-        super().__init__(config)
-        self.places = torch.nn.Embedding(MAX_BOUNDARY_TARGETS, _POSITION_SIZE)
-        self.first = torch.nn.Linear(2 * config.hidden_size + _POSITION_SIZE, config.hidden_size)
-        self.first_norm = torch.nn.LayerNorm(config.hidden_size)
-        self.second = torch.nn.Linear(config.hidden_size, config.output_size)
-        self.second_norm = torch.nn.LayerNorm(config.output_size)
-        self.post_init()
-
-    def forward(self, left: torch.Tensor, right: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Return a vector of the embedding size for each predicted token, shape (rows, slots, output_size)."""
-        inner = torch.cat([left, right, self.places(position.clamp(max=MAX_BOUNDARY_TARGETS - 1))], dim=-1)
-        inner = self.first_norm(F.gelu(self.first(inner)))
-        return self.second_norm(F.gelu(self.second(inner)))
-
-
-class NetworkAndBoundaryHead(torch.nn.Module):
-    """A masked-LM network with the boundary head; a call with the collator's output returns the mean loss."""
-
-    def __init__(self, objective: SpanBoundary, network: PreTrainedModel, head: BoundaryHead) -> None:
-        """Store the objective, the network and the head."""
-        super().__init__()
-        self.objective, self.network, self.head = objective, network, head
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        labels: torch.Tensor,
-        before: torch.Tensor,
-        after: torch.Tensor,
-    ) -> LossAndLogits:
-        """Return the mean loss per masked token and the network's logits at the masked positions."""
-        slots = gather_slots(labels)
-        distances = {"before": before.gather(1, slots["positions"]), "after": after.gather(1, slots["positions"])}
-        batch = {"input_ids": input_ids, "attention_mask": attention_mask, **slots, **distances}
-        output = self.objective.predict(self, batch)
-        total = _masked_loss(output, batch) + _boundary_loss(output, batch)
-        return LossAndLogits(loss=total / batch["weights"].sum().clamp(min=1), logits=output.masked_logits)
 
 
 class SpanBoundaryOutput(NamedTuple):
@@ -129,12 +82,17 @@ class SpanBoundary(BaseObjective):
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return a masked-LM network with the boundary head, loaded from the network's folder or new."""
+        from headstart.objectives.heads import load_or_create_head
+        from headstart.objectives.span_boundary_network import BoundaryHead, NetworkAndBoundaryHead
+
         network = make(self.auto_class)
         width = network.get_output_embeddings().weight.shape[1]
         return NetworkAndBoundaryHead(self, network, load_or_create_head(network, "boundary_head", BoundaryHead, width))
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:
         """Return the network as the main part and the head in its subfolder."""
+        from headstart.objectives.span_boundary_network import NetworkAndBoundaryHead
+
         assert isinstance(module, NetworkAndBoundaryHead)
         return {"": module.network, "boundary_head": module.head}
 
@@ -167,6 +125,8 @@ class SpanBoundary(BaseObjective):
 
     def predict(self, module: NetworkAndBoundaryHead, batch: Batch) -> SpanBoundaryOutput:
         """Return the logits of the masked tokens from the network's own head and from the boundary head."""
+        from headstart.objectives.heads import recorded_states
+
         with recorded_states(module.network) as states:
             logits = masked_logits(module.network, batch)
 
@@ -181,12 +141,12 @@ class SpanBoundary(BaseObjective):
     def loss(self, model: NetworkAndBoundaryHead, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy of both predictions in nats, summed over the masked tokens."""
         output = self.predict(model, batch)
-        return _masked_loss(output, batch) + _boundary_loss(output, batch)
+        return masked_loss(output, batch) + boundary_loss(output, batch)
 
     def measure(self, model: NetworkAndBoundaryHead, batch: Batch) -> dict[str, float]:
         """Return the loss, its two terms in nats and the correct predictions of each, summed over the masked tokens."""
         output = self.predict(model, batch)
-        masked, boundary = _masked_loss(output, batch), _boundary_loss(output, batch)
+        masked, boundary = masked_loss(output, batch), boundary_loss(output, batch)
         return {
             "loss": float(masked + boundary),
             "masked_loss": float(masked),
@@ -233,10 +193,12 @@ def _free_runs(taken: Bools, fits: Bools, length: int) -> Ints:
     return np.flatnonzero((sums[length:] == sums[:-length]) & fits[: max(0, len(taken) - length + 1)])
 
 
-def _masked_loss(output: SpanBoundaryOutput, batch: Batch) -> torch.Tensor:
+def masked_loss(output: SpanBoundaryOutput, batch: Batch) -> torch.Tensor:
+    """Return the summed cross-entropy in nats of the masked tokens, predicted at their own positions."""
     return summed_loss(output.masked_logits, batch)
 
 
-def _boundary_loss(output: SpanBoundaryOutput, batch: Batch) -> torch.Tensor:
+def boundary_loss(output: SpanBoundaryOutput, batch: Batch) -> torch.Tensor:
+    """Return the summed cross-entropy in nats of the first tokens of the spans, predicted from the boundaries."""
     near = (batch["before"] <= MAX_BOUNDARY_TARGETS).float()
     return summed_loss(output.boundary_logits, batch, batch["weights"] * near)

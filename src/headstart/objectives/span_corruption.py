@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives.chunked import TextObjective
 

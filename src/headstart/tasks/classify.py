@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
-from transformers import PreTrainedModel
 
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError, RecipeError
+from headstart.core.lazy import F, torch
 from headstart.tasks import decision
 from headstart.tasks.base import BaseTask, label_set, named_labels, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import LABEL, TEXT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _OF_LABELS = ("accuracy", "f1", "macro_f1", "matthews")
 _OF_NUMBERS = ("spearman", "pearson")

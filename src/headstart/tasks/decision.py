@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Array = npt.NDArray[np.float64]
 ClassWeight = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Ints, Split
 from headstart.core.errors import DataError
+from headstart.core.lazy import torch
 from headstart.tasks import sentence_vectors
 from headstart.tasks.base import BaseTask, Padding, label_set
 from headstart.tasks.labelled import LABEL, NUMBER, TEXT
 from headstart.tasks.sentence_vectors import STATIC
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _RANKED = 10
 """Ranks that are kept: as many as the metrics use."""

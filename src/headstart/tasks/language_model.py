@@ -8,20 +8,21 @@ tokens from both sides, which gives a pseudo-likelihood: compare it only with th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import F, torch
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, by_example
 from headstart.tasks.framing import frame, start_token
 from headstart.tasks.labelled import TEXT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _CLASSES = {
     "encoder": "AutoModelForMaskedLM",

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field, field_validator
 
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
+from headstart.core.lazy import F, torch
 from headstart.tasks import decision
 from headstart.tasks.base import BaseTask, label_set, named_labels
 from headstart.tasks.encoding import encode_texts

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
+from headstart.core.lazy import F, torch
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import TEXT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CHOICES = ColumnKind(
     "a list of texts, two or more",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, field_validator, model_validator
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
@@ -18,6 +16,10 @@ from headstart.tasks.base import BaseTask, Padding, by_example, label_set, softm
 from headstart.tasks.labelled import LABEL, TEXT
 from headstart.tasks.template import PromptEncoder, Template
 from headstart.tasks.word_scores import word_scores
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
 _CONTENT_FREE = ("N/A", "[MASK]", "")

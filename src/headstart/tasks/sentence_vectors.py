@@ -6,16 +6,17 @@ import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.core.data import Batch, InputSpec
 from headstart.core.errors import ResourceError
 from headstart.core.extras import install_command
+from headstart.core.lazy import torch
 
-Vectors = Sequence[torch.Tensor]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Vectors: TypeAlias = "Sequence[torch.Tensor]"
 """The vectors of a batch's texts, one tensor of shape (rows, width) for each text of a row."""
 STATIC = "static"
 _PACKAGE = "sentence_transformers.sentence_transformer"

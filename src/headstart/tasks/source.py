@@ -5,15 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
 from headstart.checkpoint.load import load_class, load_config, load_tokenizer
@@ -21,7 +13,11 @@ from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
+from headstart.core.lazy import torch, transformers
 from headstart.core.randomness import integer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
 """The families of model types that are neither encoders nor decoders."""
@@ -212,6 +208,7 @@ def family_of(config: PreTrainedConfig) -> str:
         return "encoder-decoder"
     if config.model_type in _OTHER_FAMILIES:
         return _OTHER_FAMILIES[config.model_type]
-    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    auto = transformers.models.auto.modeling_auto
+    if config.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         return "encoder"
-    return "decoder" if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""
+    return "decoder" if config.model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else ""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
+from headstart.core.lazy import F, torch
 from headstart.tasks.base import MODEL_INPUTS, BaseTask, Padding, by_example, softmax
 from headstart.tasks.labelled import TEXT
 from headstart.tasks.windows import Window, windows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class AnswerCandidate(NamedTuple):

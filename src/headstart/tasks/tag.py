@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import ArtifactError, DataError
+from headstart.core.lazy import F
 from headstart.tasks.base import BaseTask, Padding, label_set, named_labels, softmax
 from headstart.tasks.framing import start_token
 from headstart.tasks.labelled import LABELS, TEXTS
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 
 class Tag(BaseTask):

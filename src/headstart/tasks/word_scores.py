@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
-
-import torch
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from headstart.core.data import Batch
+from headstart.core.lazy import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _MAX_LOGITS = 1 << 26
 """Logits per forward pass: 256 MB in float32."""

@@ -7,17 +7,19 @@ target; its loss covers the target only, and sources are padded on the left for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.core.config import Section
 from headstart.core.data import Batch, Feature, InputSpec
+from headstart.core.lazy import F, transformers
 from headstart.tasks.base import BaseTask, Padding, stack
 from headstart.tasks.source import unwrap_peft
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache")
 """Fields of a generation config that describe the network, not the decoding."""
@@ -56,7 +58,7 @@ class WritingTask(BaseTask):
         """Set the generation config of the model to this task's; it replaces the checkpoint's."""
         network: Any = unwrap_peft(model)
         kept = {name: getattr(network.generation_config, name) for name in _KEPT}
-        network.generation_config = GenerationConfig(
+        network.generation_config = transformers.GenerationConfig(
             **self.config.keywords(), **kept, max_new_tokens=self.config.max_target
         )
 

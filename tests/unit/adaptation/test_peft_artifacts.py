@@ -23,7 +23,7 @@ outputs = {}
 for name, (checkpoint, folder) in folders.items():
     if name == "adapters":
         assert not any(module.startswith("headstart") for module in sys.modules)
-        import headstart.adaptation.adapters
+        import headstart.adaptation.bottleneck
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint, num_labels=3, eos_token_id=3)
     outputs[name] = PeftModel.from_pretrained(model, folder).eval()(**batch).logits.detach().contiguous()
 save_file(outputs, sys.argv[3])
@@ -49,3 +49,18 @@ def test_another_process_gives_the_same_outputs_with_peft_alone(pretrained, tmp_
     assert process.returncode == 0, process.stderr
     for name, logits in load_file(results).items():
         assert (logits - outputs[name]).abs().max() < 1e-5, name
+
+
+def test_headstart_loads_its_own_adapters_in_a_new_process(pretrained, tmp_path):
+    given = pretrained("bert")
+    method = registry.build("adaptations", registry.resolve("adaptations", "adapters").Config())
+    method.finish(method.adapt(given.source)).save_pretrained(str(tmp_path / "adapter"))
+    script = (
+        "import sys\n"
+        "from headstart.checkpoint.load import load_adapter, load_model\n"
+        "model = load_model('AutoModelForSequenceClassification', sys.argv[1])\n"
+        "print(type(load_adapter(model, sys.argv[2]).base_model).__name__)\n"
+    )
+    arguments = [sys.executable, "-c", script, str(given.folder), str(tmp_path / "adapter")]
+    process = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert process.stdout.strip() == "BottleneckModel", process.stderr

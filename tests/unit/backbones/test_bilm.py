@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenceClassification
 
-from headstart.backbones.bilm import BiLM
 from headstart.backbones.bilm_model import BiLMConfig, BiLMModel, ScalarMix
 from headstart.backbones.characters import character_table
+from headstart.backbones.lstm import BiLM
 from headstart.core.data import Examples, Vocabulary
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of

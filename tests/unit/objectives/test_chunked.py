@@ -16,7 +16,8 @@ from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.core.data import Vocabulary
 from headstart.objectives.causal_lm import CausalLM
-from headstart.objectives.chunked import TextObjective, chunked_loss
+from headstart.objectives.chunked import TextObjective
+from headstart.objectives.chunked_loss import chunked_loss
 from headstart.training.module import LossModule
 
 SIZE, ROWS, LENGTH = 997, 3, 24

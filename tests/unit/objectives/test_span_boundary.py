@@ -17,7 +17,8 @@ from headstart.backbones.encoder import Encoder
 from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.heads import HeadConfig
-from headstart.objectives.span_boundary import MAX_BOUNDARY_TARGETS, BoundaryHead, SpanBoundary
+from headstart.objectives.span_boundary import MAX_BOUNDARY_TARGETS, SpanBoundary
+from headstart.objectives.span_boundary_network import BoundaryHead
 
 SIZE, MASK, SPECIAL = 500, 4, 5
 ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")

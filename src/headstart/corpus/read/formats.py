@@ -117,8 +117,8 @@ def read_text(path: str, options: ReadOptions) -> Iterator[RawRow]:
 
 
 def read_jsonl(path: str, options: ReadOptions) -> Iterator[RawRow]:
-    """Yield one text per line of JSON; if the first row lacks the column, that is an error, in a later row a reject."""
-    has_column = False
+    """Yield one text per line of JSON; a row without the column is a reject, and a file without it is an error."""
+    has_column: bool | None = None
     for number, line in enumerate(streams.lines(path, options.start, options.stop, options.max_bytes)):
         # Rows are counted from the start of the range. In a later range, their offset states where they are.
         position, text = f"byte {line.offset}" if options.start else f"row {number}", decode_line(line, path)
@@ -134,12 +134,27 @@ def read_jsonl(path: str, options: ReadOptions) -> Iterator[RawRow]:
             fault = BadRow(f"a JSON {type(record).__name__}, not an object", raw=line.raw)
             yield RawRow(position, fault, line.offset)
         elif options.column not in record:
+            if has_column is None:
+                has_column = _has_key(path, options)
             missing = None if has_column else tables.no_column(path, options.column, list(record))
             yield RawRow(position, BadRow(f"no column {options.column!r}", missing, raw=line.raw), line.offset)
         else:
             has_column = True
             extra = {name: plain(record.get(name)) for name in options.extra_columns}
             yield RawRow(position, as_text(record[options.column], options.column), line.offset, extra)
+
+
+def _has_key(path: str, options: ReadOptions) -> bool:
+    """Return whether any row of a JSON Lines file has the column; reads up to the first that has it."""
+    for line in streams.lines(path, max_bytes=options.max_bytes):
+        text = decode_line(line, path)
+        try:
+            record = None if isinstance(text, BadRow) else json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and options.column in record:
+            return True
+    return False
 
 
 def read_csv(path: str, options: ReadOptions) -> Iterator[RawRow]:

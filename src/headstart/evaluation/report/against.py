@@ -12,7 +12,7 @@ from headstart.evaluation.comparison import compare_runs
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.metrics import Floats, about, compute, plain
 from headstart.evaluation.report.predicted import MOST_ROWS, Predicted
-from headstart.evaluation.report.rows import score_rows, text_of, value_of
+from headstart.evaluation.report.rows import score_rows, text_of, values_of
 from headstart.evaluation.significance import LEVEL
 
 
@@ -74,13 +74,10 @@ def compare_models(predicted: Predicted, other: Predicted, name: str) -> Against
     # Rows with the largest losses first, then those with the largest gains.
     order = sorted(differing, key=lambda row: (difference[row] > 0, -abs(difference[row]), row))
     kept = _both_sides(order, difference)
-    rows = [
-        DifferingRow(
-            row + 1, value_of(gold[row]), value_of(pair[0][row]), value_of(pair[1][row]), bool(difference[row] > 0),
-            text_of(predicted.rows, row),
-        )
-        for row in kept
-    ]  # fmt: skip
+    rows = []
+    for row in kept:
+        shown, this, that = values_of(predicted.rows, row, gold[row], pair[0][row], pair[1][row])
+        rows.append(DifferingRow(row + 1, shown, this, that, bool(difference[row] > 0), text_of(predicted.rows, row)))
     better, worse = int((difference > 0).sum()), int((difference < 0).sum())
     return Against(
         name, metric, values[0], values[1], Estimate(lead.difference, lead.low, lead.high), lead.p_over_examples,

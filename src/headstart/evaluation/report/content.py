@@ -221,13 +221,9 @@ def _classes(facts: Evaluation) -> ReportSection | None:
     ]  # fmt: skip
     caption = f"{_of(len(shown), len(facts.classes))} {'tags' if what == 'tag' else 'classes'}, the most frequent first"
     header = [what, "rows" if what == "class" else "words", "predicted", "precision × 100", "recall × 100", "F1 × 100"]
-    bars = [
-        IntervalRow(str(item.label), item.recall.value, item.recall.low, item.recall.high)
-        for item in shown[:_MOST_BARS]
-        if item.recall.value is not None
-    ]
+    bars = _bars([(str(item.label), item.recall) for item in shown[:_MOST_BARS]], "accuracy")
     return ReportSection(
-        f"Score by {what}", (), [interval_chart(f"Recall by {what}", bars)] if bars else [],
+        f"Score by {what}", (), [interval_chart(f"Recall × 100 by {what}", bars)] if bars else [],
         [ReportTable(caption, header, rows, [False, *[True] * 5])],
     )  # fmt: skip
 
@@ -322,17 +318,27 @@ def _sliced(table: SliceTable | None) -> ReportSection | None:
     if table is None:
         return None
     rows = [[Quoted(part.name), f"{part.rows:,}", score(part.score, table.metric)] for part in table.slices]
-    bars = [
-        IntervalRow(part.name, part.score.value, part.score.low, part.score.high)
-        for part in table.slices
-        if part.score.value is not None
-    ]
-    figures = [interval_chart(f"{table.metric} by {table.by}", bars)] if bars else []
+    bars = _bars([(part.name, part.score) for part in table.slices], table.metric)
+    figures = [interval_chart(f"{_title(table.metric)} by {table.by}", bars)] if bars else []
     caption = f"{table.metric} by {table.by}, with 95 % intervals"
     header = [Quoted(table.by), "rows", _title(table.metric)]
     return ReportSection(
         Quoted(f"Score by {table.by}"), (), figures, [ReportTable(Quoted(caption), header, rows, [False, True, True])]
     )
+
+
+def _bars(scores: Sequence[tuple[str, Estimate]], metric: str) -> list[IntervalRow]:
+    """Return the rows of a chart, scaled as tables show the metric; scores without a value are left out."""
+    scale, _ = _scale(metric)
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else scale * value
+
+    return [
+        IntervalRow(name, scale * found.value, scaled(found.low), scaled(found.high))
+        for name, found in scores
+        if found.value is not None
+    ]
 
 
 def _quoted(value: Any) -> Quoted:

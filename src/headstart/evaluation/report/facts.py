@@ -17,7 +17,7 @@ from headstart.evaluation.label_sets import LABEL_SET, scores_by_label
 from headstart.evaluation.metrics import Floats, about, plain
 from headstart.evaluation.report.against import Against
 from headstart.evaluation.report.predicted import MOST_ROWS, Predicted
-from headstart.evaluation.report.rows import metric_of_rows, score_rows, text_length, text_of, value_of
+from headstart.evaluation.report.rows import metric_of_rows, score_rows, text_length, text_of, values_of
 from headstart.evaluation.slices import Slice, by_quartile, by_value
 
 MOST_SUSPECTS = 200
@@ -248,13 +248,12 @@ def _is_perfect(metric: str, value: float) -> bool:
 
 def _wrong_rows(predicted: Predicted, order: Sequence[int], scores: Sequence[float | None]) -> list[WrongRow]:
     gold, answers = predicted.gold, plain(predicted.predictions)
-    return [
-        WrongRow(
-            row + 1, value_of(gold[row]), value_of(answers[row]), scores[row] if scores else None,
-            text_of(predicted.rows, row),
-        )
-        for row in order[:MOST_ROWS]
-    ]  # fmt: skip
+    wrong = []
+    for row in order[:MOST_ROWS]:
+        shown, answer = values_of(predicted.rows, row, gold[row], answers[row])
+        score = scores[row] if scores else None
+        wrong.append(WrongRow(row + 1, shown, answer, score, text_of(predicted.rows, row)))
+    return wrong
 
 
 def _label_errors(predicted: Predicted) -> LabelErrors:

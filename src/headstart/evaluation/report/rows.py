@@ -49,6 +49,19 @@ def metric_of_rows(metric: str) -> str:
     return "multi_label_micro_f1" if about(metric).of == LABEL_SET else metric
 
 
+def values_of(rows: Examples, row: int, *values: Any) -> list[Any]:
+    """Return the gold value and the predictions of a row as they are shown.
+
+    Of the tags of words, those that are not the same in all of them are shown, each after its word.
+    """
+    words = _words(rows, row, values)
+    if words is None:
+        return [value_of(value) for value in values]
+    tagged = list(zip(words, *values, strict=True))
+    differing = [(word, tags) for word, *tags in tagged if any(tag != tags[0] for tag in tags)]
+    return [value_of(", ".join(f"{word} {tags[i]}" for word, tags in differing)) for i in range(len(values))]
+
+
 def score_rows(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Floats:
     """Return the metric on each row alone."""
     metric = metric_of_rows(metric)
@@ -59,6 +72,18 @@ def score_rows(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Fl
     counts = sums.of_examples(gold, predicted)
     with np.errstate(divide="ignore", invalid="ignore"):
         return sums.value(np.asarray(counts.toarray() if hasattr(counts, "toarray") else counts, dtype=np.float64))
+
+
+def _words(rows: Examples, row: int, values: Sequence[Any]) -> list[str] | None:
+    """Return the words of a row if each value is a list with a tag for every word, else None."""
+    if len(rows.columns) != 1:
+        return None
+    words = next(iter(rows.columns.values()))[row]
+    if not isinstance(words, list | tuple) or any(
+        not isinstance(value, list) or len(value) != len(words) for value in values
+    ):
+        return None
+    return [str(word) for word in words]
 
 
 def _joined(value: Any) -> str:

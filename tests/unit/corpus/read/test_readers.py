@@ -129,6 +129,16 @@ def test_a_missing_column_is_an_error_with_the_columns_and_the_nearest(tmp_path:
         read_all(tmp_path / "a.parquet", text="n")
 
 
+def test_rows_of_jsonl_without_the_key_are_rejects_even_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", b'{"id": 1}\n{"id": 2}\n{"id": 3, "text": "three"}\n{"id": 4}\n')
+    items = read_all(path)
+    assert [item.text for item in items if isinstance(item, Document)] == ["three"]
+    rejects = [item for item in items if isinstance(item, Reject)]
+    assert [(item.position, item.reason) for item in rejects] == [
+        (f"row {row}", "no column 'text'") for row in (0, 1, 3)
+    ]
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.txt.gz"])
 def test_a_truncated_file_is_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
     whole = gzip.compress(b"text\n" * 10_000)

@@ -82,8 +82,14 @@ def test_tags_have_a_row_per_tag_and_the_worst_sentences():
     )
     facts = evaluate_rows(Predicted(rows, ["token_accuracy"], [["B", "O", "O"], ["B", "O", "O"]]), "m", "d")
     assert {item.label: (item.support, item.recall.value) for item in facts.classes} == {"O": (4, 0.75), "B": (2, 0.5)}
-    assert [(row.row, row.gold, row.text) for row in facts.worst] == [(2, "O O B", "I see Paris")]
+    assert [(row.row, row.gold, row.text) for row in facts.worst] == [(2, "I O, Paris B", "I see Paris")]
     assert facts.errors == 1 and facts.worst[0].score == pytest.approx(1 / 3)
+
+
+def test_of_tags_the_wrong_ones_are_shown_with_their_words():
+    rows = Examples({"tokens": [["In", "Eden", "Adam"]]}, [["O", "B-LOC", "B-PER"]], "rows")
+    facts = evaluate_rows(Predicted(rows, ["seqeval_f1"], [["O", "O", "B-LOC"]]), "m", "d")
+    assert [(row.gold, row.predicted) for row in facts.worst] == [("Eden B-LOC, Adam B-PER", "Eden O, Adam B-LOC")]
 
 
 def test_answers_are_ordered_by_their_score():
