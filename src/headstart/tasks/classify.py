@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from headstart.core import registry
 from headstart.core.config import Section
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _OF_LABELS = ("accuracy", "f1", "macro_f1", "matthews")
 _OF_NUMBERS = ("spearman", "pearson")
+_NEWER = ("class_weight", "threshold", "temperature_scaling")
 
 _REGRESSION_HEAD_SCALE = 0.1
 """At the default initialization, the outputs of a new head spread four to five times as widely as the labels."""
@@ -76,11 +77,16 @@ class Classify(BaseTask):
 
         @model_validator(mode="after")
         def _probabilities_exist(self) -> Classify.Config:
-            given = {name: getattr(self, name) for name in ("class_weight", "threshold", "temperature_scaling")}
-            used = [name for name, value in given.items() if value]
+            used = [name for name in _NEWER if getattr(self, name)]
             if self.regression and used:
                 raise ValueError(f"{used[0]} needs labels, but regression is true. Remove {used[0]}.")
             return self
+
+        @model_serializer(mode="wrap")
+        def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+            """Leave newer keys out at their defaults, so that recipes from before them keep their hashes."""
+            values: dict[str, Any] = dump(self)
+            return {name: value for name, value in values.items() if name not in _NEWER or value}
 
     def __init__(self, config: Any) -> None:
         """Store the config; a threshold may be tuned after training."""

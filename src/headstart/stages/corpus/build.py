@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from headstart.core import artifact, config, faults, log
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
+from headstart.core.lock import FolderLock
 from headstart.core.log import logger
 from headstart.core.recipes import variables
 from headstart.corpus.clean.part import PartSettings
@@ -329,7 +330,7 @@ def _regrouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent process is gone, so that two processes never build the same corpus for long."""
+    """Exit when the parent process is gone, so that the next one need not wait long for the lock."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -347,7 +348,11 @@ def main() -> None:
     log.show(task["quiet"])
     code = 0
     try:
-        Build(config.fill(CorpusRecipe, variables.from_json(task["recipe"], task["variables"]))).run()
+        recipe = config.fill(CorpusRecipe, variables.from_json(task["recipe"], task["variables"]))
+        # The parent's lock is gone when the parent was killed, but its engine may still be writing for a moment.
+        with FolderLock(recipe.output / WORK, wait=True):
+            if not artifact.is_complete(recipe.output):
+                Build(recipe).run()
     except Exception as error:
         reported = faults.explain(error) or (error if isinstance(error, HeadstartError) else None)
         if reported is None:

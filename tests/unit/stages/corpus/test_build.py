@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
 
 from headstart.core import config
+from headstart.corpus.datasheet.inspection import WORK
 from headstart.corpus.parts import engine
 from headstart.stages.corpus import build as corpus_build
 from headstart.stages.corpus.recipe import CorpusRecipe
@@ -45,3 +49,27 @@ def test_a_resumed_build_adds_to_the_seconds_spent_before(tmp_path, monkeypatch)
     assert resumed.seconds == {"lines": 10.0, "clean": 20.0}
     resumed._tasks("clean", "module:function", [{"number": 2}])
     assert resumed.seconds == {"lines": 10.0, "clean": 30.0}
+
+
+def test_a_build_waits_for_the_engine_of_a_killed_one(tmp_path):
+    """`kill -9` ends the command, not at once its engine, which may be publishing; two at once lose files."""
+    words = "In the beginning God created the heaven and the earth, and the earth was without form and void. "
+    documents = [words * 10 + f"This is document {i}, and it ends here." for i in range(50)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    sources = [{"name": "a", "files": [str(tmp_path / "a.jsonl")]}]
+    recipe = {"output": str(tmp_path / "out"), "sources": sources, "clean": {"quality": None}, "duplicates": None}
+    task = {"recipe": config.to_dict(config.fill(CorpusRecipe, recipe)), "variables": {}, "quiet": True}
+    hold = "import sys, time; from pathlib import Path; from headstart.core.lock import FolderLock\n"
+    hold += f"with FolderLock(Path({str(tmp_path / 'out' / WORK)!r})): print('held', flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    engines = [[sys.executable, "-c", hold], [sys.executable, "-m", "headstart.stages.corpus.build"]]
+    with subprocess.Popen(engines[0], **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        with subprocess.Popen(engines[1], **pipes, stderr=subprocess.PIPE) as engine_process:
+            engine_process.stdin.write(json.dumps(task))
+            engine_process.stdin.close()
+            assert "waiting for process" in engine_process.stderr.readline()
+            assert not (tmp_path / "out" / "headstart.json").exists()
+            other.stdin.close()
+            assert engine_process.wait(timeout=300) == 0
+    assert (tmp_path / "out" / "headstart.json").is_file()
