@@ -74,13 +74,11 @@ def compare_models(predicted: Predicted, other: Predicted, name: str) -> Against
     # Rows with the largest losses first, then those with the largest gains.
     order = sorted(differing, key=lambda row: (difference[row] > 0, -abs(difference[row]), row))
     kept = _both_sides(order, difference)
-    rows = [
-        DifferingRow(
-            row + 1, *values_of(predicted.rows, row, gold[row], pair[0][row], pair[1][row]), bool(difference[row] > 0),
-            text_of(predicted.rows, row),
-        )
-        for row in kept
-    ]  # fmt: skip
+    rows = []
+    for row in kept:
+        shown, first, second = values_of(predicted.rows, row, gold[row], pair[0][row], pair[1][row])
+        is_better = bool(difference[row] > 0)
+        rows.append(DifferingRow(row + 1, shown, first, second, is_better, text_of(predicted.rows, row)))
     better, worse = int((difference > 0).sum()), int((difference < 0).sum())
     return Against(
         name, metric, values[0], values[1], Estimate(lead.difference, lead.low, lead.high), lead.p_over_examples,

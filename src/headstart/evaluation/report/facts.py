@@ -234,13 +234,12 @@ def _is_perfect(metric: str, value: float) -> bool:
 
 def _wrong_rows(predicted: Predicted, order: Sequence[int], scores: Sequence[float | None]) -> list[WrongRow]:
     gold, answers = predicted.gold, plain(predicted.predictions)
-    return [
-        WrongRow(
-            row + 1, *values_of(predicted.rows, row, gold[row], answers[row]), scores[row] if scores else None,
-            text_of(predicted.rows, row),
-        )
-        for row in order[:MOST_ROWS]
-    ]  # fmt: skip
+    rows = []
+    for row in order[:MOST_ROWS]:
+        shown, answer = values_of(predicted.rows, row, gold[row], answers[row])
+        text = text_of(predicted.rows, row)
+        rows.append(WrongRow(row + 1, shown, answer, scores[row] if scores else None, text))
+    return rows
 
 
 def _label_errors(predicted: Predicted) -> LabelErrors:
