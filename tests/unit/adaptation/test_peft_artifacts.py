@@ -58,7 +58,7 @@ def test_headstart_loads_its_own_adapters_in_a_new_process(pretrained, tmp_path)
     script = (
         "import sys\n"
         "from headstart.checkpoint.load import load_adapter, load_model\n"
-        "model = load_model('AutoModelForSequenceClassification', sys.argv[1])\n"
+        "model = load_model('AutoModelForSequenceClassification', sys.argv[1], num_labels=3)\n"
         "print(type(load_adapter(model, sys.argv[2]).base_model).__name__)\n"
     )
     arguments = [sys.executable, "-c", script, str(given.folder), str(tmp_path / "adapter")]

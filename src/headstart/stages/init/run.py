@@ -173,7 +173,8 @@ def _warnings(
     if incomplete:
         found.append(f"{incomplete:,} rows without text or label were left out (unlabeled.parquet)")
     if division.duplicates:
-        found.append(f"{division.duplicates:,} rows repeat the text of another; copies are in the same split")
+        rows = "row repeats" if division.duplicates == 1 else "rows repeat"
+        found.append(f"{division.duplicates:,} {rows} the text of another; copies are in the same split")
     if division.contradictions:
         found.append(f"{division.contradictions:,} texts occur with different labels")
     if roles.task in ("classify", "multi_label"):
@@ -182,7 +183,10 @@ def _warnings(
             found.append(f"classes with fewer than ten rows: {', '.join(rare[:5])}" + (", …" if len(rare) > 5 else ""))
         alike = labelled.similar_labels(counts)
         if alike:
-            found.append(f"labels that differ only by case or spaces: {'; '.join(alike[:5])}")
+            found.append(
+                f"labels that differ only by case or spaces: {'; '.join(alike[:5])}. They count as different classes; "
+                "if they are meant to be equal, correct the file and run `headstart init` again"
+            )
         largest = max(counts.values()) / counts.total()
         if largest > 0.8 and roles.task == "classify":
             found.append(f"{largest:.0%} of the rows have one label: compare with the baseline `majority`")
