@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from headstart.core import artifact
@@ -13,7 +15,8 @@ from headstart.stages.runs.manifest import FinetuneManifest
 def write(facts: FinetuneManifest, to: str, usage: str, comparison: Comparison, notes: list[str]) -> str:
     """Return the card in Markdown."""
     recipe = facts.recipe
-    front = {"library_name": to if to in ("onnx", "openvino", "model2vec") else "transformers", "tags": ["headstart", to]}
+    library = {"onnx": "onnx", "int8": "onnx", "openvino": "openvino", "static": "model2vec"}.get(to, "transformers")
+    front: dict[str, Any] = {"library_name": library, "tags": ["headstart", to]}
     if facts.pipeline:
         front["pipeline_tag"] = facts.pipeline
     header, rows = comparison.cells()
@@ -22,7 +25,7 @@ def write(facts: FinetuneManifest, to: str, usage: str, comparison: Comparison, 
     return "\n\n".join([
         "---\n" + yaml.safe_dump(front, sort_keys=False) + "---",
         f"# {recipe['task']['kind']} from {code(recipe['model'])}, exported to {to}",
-        f"Fine-tuned by `{recipe['adaptation']['name']}` with Headstart and exported with `headstart export --to {to}`. "
+        f"Fine-tuned by `{recipe['adaptation']['name']}`, and exported with `headstart export --to {to}`. "
         f"{escape(loss[:1].upper() + loss[1:])} ({comparison.rows:,} rows, paired bootstrap).",
         f"```python\n{usage}```",
         *map(escape, notes),

@@ -90,8 +90,11 @@ class Measured:
         """Return the loss in words."""
         if self.p_value is None:
             return ""
-        interval = "" if self.low is None or self.high is None else f" (95 % interval {self.low:+.2f} to {self.high:+.2f})"
-        verb = "loses" if self.loss >= 0 else "gains"
+        interval = ""
+        verb, sign = ("loses", 1) if self.loss >= 0 else ("gains", -1)
+        if self.low is not None and self.high is not None:
+            low, high = sorted([sign * self.low, sign * self.high])
+            interval = f" (95 % interval {low:.2f} to {high:.2f})"
         return (
             f"{self.name} {verb} {abs(self.loss):.2f} points of {metric}{interval}, {describe_p(self.p_value)}, "
             f"{self.changed:,} predictions differ"
@@ -131,7 +134,15 @@ class Comparison:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of the table of figures."""
-        header = ["model", self.metric, "loss (points)", "p", "changed", "size", *(f"{rows} rows" for rows in BATCHES)]
+        header = [
+            "model",
+            self.metric,
+            "loss (points)",
+            "p",
+            "changed",
+            "size",
+            *(f"{rows} row{'s' * (rows != 1)}" for rows in BATCHES),
+        ]
         first = self.models[0]
         rows = []
         for model in self.models:

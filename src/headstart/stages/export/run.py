@@ -142,7 +142,7 @@ def _require_free(target: Path, model: Path, overwrite: bool) -> None:
     if not is_export:
         raise ArtifactError(f"{target} exists already and is not an export", do="Choose another output")
     if not overwrite:
-        raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite, which replaces it")
+        raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite")
 
 
 def table(folder: Path) -> list[dict[str, Any]]:

@@ -17,8 +17,6 @@ from headstart.checkpoint.silence import silenced
 from headstart.core.errors import ArtifactError, first_line
 from headstart.stages.export.source import Inputs, Source
 
-_LOGGER = "torch.onnx"
-
 
 def trace(exporter: Any, config_class: Any, source: Source) -> Any:
     """Return the exported graph of a model's network, for any number of rows and tokens.
@@ -57,15 +55,17 @@ def save(exported: Any, folder: Path, source: Source) -> Path:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the reports of the converters off the screen."""
-    log = logging.getLogger(_LOGGER)
-    level = log.level
-    log.setLevel(logging.ERROR)
+    disabled, handler = logging.root.manager.disable, logging.NullHandler()
+    logging.disable(logging.WARNING)
+    # onnxruntime logs through the root logger, which would install a handler that prints every message of Headstart.
+    logging.root.addHandler(handler)
     try:
         with silenced(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        logging.root.removeHandler(handler)
+        logging.disable(disabled)
 
 
 def _shapes(inputs: Inputs, network: PreTrainedModel) -> dict[str, Any] | None:

@@ -74,7 +74,8 @@ def test_a_worse_export_is_refused_with_its_figures(task, rows):
     export = comparison.models[1]
     assert export.loss == pytest.approx(10.0) and export.changed == 20 and export.p_value < 0.01
     assert export.low < 10.0 < export.high
-    with pytest.raises(ArtifactError, match=r"export 220 loses 10\.00 points of accuracy .* 20 predictions differ") as raised:
+    figures = r"export 220 loses 10\.00 points of accuracy .* 20 predictions differ"
+    with pytest.raises(ArtifactError, match=figures) as raised:
         choose(comparison, ["export 220"])
     assert "--tolerance is 1 points" in str(raised.value)
     assert choose(measure(task, rows, 220, tolerance=10.1), ["export 220"]) == "export 220"
@@ -85,7 +86,8 @@ def test_the_fastest_export_within_the_tolerance_is_kept():
         times = {str(count): milliseconds for count in BATCHES}
         return Measured(name, 0.9, 1, times, loss=loss, low=0.0, high=0.0, p_value=1.0)
 
-    models = [measured("torch", 0, 9.0), measured("slow", 0.1, 5.0), measured("fast", 0.9, 3.0), measured("bad", 4, 1.0)]
+    figures = {"torch": (0, 9.0), "slow": (0.1, 5.0), "fast": (0.9, 3.0), "bad": (4, 1.0)}
+    models = [measured(name, *values) for name, values in figures.items()]
     comparison = Comparison("accuracy", 100.0, 10, "rows", 1, 1, 1.0, models)
     assert choose(comparison, ["slow", "fast", "bad"]) == "fast"
 

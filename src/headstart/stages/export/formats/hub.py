@@ -25,7 +25,7 @@ class Hub(Merged):
         total = sum(path.stat().st_size for path in files) / 1e6
         names = ", ".join(path.relative_to(folder).as_posix() for path in files)
         if not self.settings.upload:
-            return [f"dry run: an upload would send {len(files)} files, {total:,.1f} MB: {names}. Pass --upload to send"]
+            return [f"dry run: --upload would send {len(files)} files, {total:,.1f} MB: {names}"]
         hub = require_package("huggingface_hub", self.settings.to).HfApi()
         assert self.settings.repo is not None
         hub.create_repo(self.settings.repo, exist_ok=True, private=True)

@@ -83,6 +83,5 @@ def reading_of(task: Task) -> str:
     if not task.labels:
         return ""
     return (
-        f'labels = json.load(open("{FOLDER}/config.json"))["id2label"]\n'
-        "[labels[str(row.argmax())] for row in output]\n"
+        f'labels = json.load(open("{FOLDER}/config.json"))["id2label"]\n[labels[str(row.argmax())] for row in output]\n'
     )

@@ -56,6 +56,7 @@ class Static(ExportFormat):
 
     def open(self, folder: Path, source: Source, threads: int) -> Opened:
         """Read the vectors; the mean over a text's tokens is what model2vec computes, up to the length."""
+        assert isinstance(source.task, Embed)
         task = Embed(Embed.Config.model_validate({**source.task.config.model_dump(), "pooling": STATIC}))
         task.restore(source.task.state())
         spec = InputSpec(source.spec.tokenizer, source.spec.family, source.spec.max_length)

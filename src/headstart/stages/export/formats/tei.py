@@ -12,7 +12,9 @@ from headstart.stages.export.source import Source
 from headstart.tasks.classify import Classify
 from headstart.tasks.embed import Embed
 
-_MODEL_TYPES = ("bert", "camembert", "distilbert", "gte", "modernbert", "mpnet", "qwen2", "qwen3", "roberta", "xlm-roberta")
+_MODEL_TYPES = (
+    "bert", "camembert", "distilbert", "gte", "modernbert", "mpnet", "qwen2", "qwen3", "roberta", "xlm-roberta",
+)  # fmt: skip
 """Networks that text-embeddings-inference runs."""
 
 

@@ -30,7 +30,7 @@ class Vllm(Merged):
         return (
             "# vllm serve path/to/this/folder --port 8000\n"
             "import json\nfrom urllib.request import Request, urlopen\n\n"
-            f"{_request(source.task.head)}"
+            f"{_request(source.task.auto_class(source.spec.family))}"
             'request = Request(f"http://127.0.0.1:8000{route}", json.dumps(body).encode(),\n'
             '                  {"Content-Type": "application/json"})\n'
             "json.load(urlopen(request))\n"
