@@ -43,6 +43,7 @@ def run(model: Path, output: Path | None, settings: ExportSettings, quiet: bool 
     """
     target = output or model.with_name(f"{model.resolve().name}-{settings.to}")
     kind: type[ExportFormat] = registry.resolve("exports", settings.to)
+    form = kind(settings)
     _require_free(target, model, settings.overwrite)
     facts = manifest.read_any(model)
     if not isinstance(facts, FinetuneManifest):
@@ -50,7 +51,6 @@ def run(model: Path, output: Path | None, settings: ExportSettings, quiet: bool 
             f"{model} is a {facts.KIND}",
             allowed="An export needs an output of `headstart finetune`, whose test set it is compared on",
         )
-    form = kind(settings)
     source = Source(model, facts, settings.data)
     with Meter(config=source.model.recipe.cost, energy=False) as meter:
         parents = {"model": artifact.identity(model)}

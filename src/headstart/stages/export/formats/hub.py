@@ -17,7 +17,11 @@ class Hub(Merged):
         """Check that an upload has a repository."""
         super().__init__(settings)
         if settings.upload and not settings.repo:
-            raise RecipeError("--upload needs the name of a repository", do="Set --repo, such as --repo name/model")
+            raise RecipeError(
+                "--upload is set, but --repo is not",
+                allowed="An upload needs the name of a repository",
+                do="Set --repo, such as --repo name/model",
+            )
 
     def after(self, folder: Path) -> list[str]:
         """Upload the folder, or list what an upload would send."""
