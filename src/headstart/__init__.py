@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from headstart.stages.runs.result import CorpusRun, FinetuneRun, IndexRun, PretrainRun
+    from headstart.stages.runs.result import CorpusRun, ExportRun, FinetuneRun, IndexRun, PretrainRun
     from headstart.studies.result import StudyRun
 
 __version__ = "0.1.0"
 __all__ = [
-    "build_corpus", "evaluate", "finetune", "generate", "index", "load", "plan", "predict", "pretrain", "search",
-    "study",
+    "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "plan", "predict", "pretrain",
+    "search", "study",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -98,6 +98,22 @@ def predict(model: PathLike, data: PathLike, to: PathLike, quiet: bool = False, 
 
     filled = config.fill(PredictSettings, settings, "predict")
     return stage.run(Path(model), Path(data), Path(to), filled, quiet)
+
+
+def export(
+    model: PathLike, to: str, output: PathLike | None = None, *, quiet: bool = False, **settings: Any
+) -> ExportRun:
+    """Export a fine-tuned model to another format, compare it with the model in torch and return the result.
+
+    Settings are those of `headstart export`. An export that loses more than `tolerance` raises an `ArtifactError`.
+    """
+    from headstart.core import config
+    from headstart.stages.export import run as stage
+    from headstart.stages.export.settings import ExportSettings
+    from headstart.stages.runs.result import ExportRun
+
+    filled = config.fill(ExportSettings, {"to": to, **_plain(settings)}, "export")
+    return ExportRun(stage.run(Path(model), None if output is None else Path(output), filled, quiet))
 
 
 def generate(model: PathLike, *prompts: str, **settings: Any) -> list[dict[str, Any]]:

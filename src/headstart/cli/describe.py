@@ -45,7 +45,9 @@ def plan(
 def list_(
     group: Annotated[
         str | None,
-        typer.Argument(help="objectives, backbones, tasks, adaptations, metrics or baselines.", autocompletion=_groups),
+        typer.Argument(
+            help="objectives, backbones, tasks, adaptations, metrics, baselines or exports.", autocompletion=_groups
+        ),
     ] = None,
 ) -> None:
     """List the names that recipes can use. Each has a description and a paper; without a group, list the groups."""

@@ -108,6 +108,16 @@ TABLES: dict[str, dict[str, str]] = {
         "overlap": "headstart.evaluation.overlap:overlap",
         "lead": "headstart.evaluation.lead:lead",
     },
+    "exports": {
+        "merged": "headstart.stages.export.formats.merged:Merged",
+        "onnx": "headstart.stages.export.formats.onnx:Onnx",
+        "int8": "headstart.stages.export.formats.int8:Int8",
+        "openvino": "headstart.stages.export.formats.openvino:OpenVino",
+        "static": "headstart.stages.export.formats.static:Static",
+        "hub": "headstart.stages.export.formats.hub:Hub",
+        "tei": "headstart.stages.export.formats.tei:Tei",
+        "vllm": "headstart.stages.export.formats.vllm:Vllm",
+    },
 }
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}

@@ -66,10 +66,24 @@ def _held_out(data: LabeledData, task: Task, split: Literal["validation", "test"
             allowed="Rows can be split off only if the same rows are complete for both",
             do=f"Set data.{split} to a file",
         )
+    return _split_off(data, rows, split)
+
+
+def read_held_out(data: LabeledData, task: Task, split: Literal["validation", "test"]) -> Examples:
+    """Read the validation or test rows of a finished run, whose training rows were compared with them then."""
+    if isinstance(getattr(data, split), str):
+        rows = _read(data, task, split)
+    else:
+        rows = _split_off(data, _read(data, task, split, data.train), split)
+    return labelled.fixed_subset(rows, data.test_rows) if split == "test" else rows
+
+
+def _split_off(data: LabeledData, rows: Examples, split: Literal["validation", "test"]) -> Examples:
+    """Return the rows of the training file that are split off for `split`."""
     if split == "test":
-        return labelled.split_off(rows, setting, "test")[1]
+        return labelled.split_off(rows, getattr(data, split), "test")[1]
     rest = labelled.split_off(rows, data.test, "test")[0] if isinstance(data.test, float) else rows
-    return labelled.split_off(rest, setting, "validation")[1]
+    return labelled.split_off(rest, getattr(data, split), "validation")[1]
 
 
 def _without_held_out(data: LabeledData, train: Examples) -> Examples:

@@ -247,6 +247,29 @@ class IndexRun(Run):
         return stage.summary(self.path)
 
 
+class ExportRun(Run):
+    """The result of `headstart.export`: a folder for another runtime, and its comparison with the model in torch."""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The format, the tolerance and the rows of the comparison."""
+        facts = self.manifest["export"]
+        return {name: facts[name] for name in ("to", "tolerance", "source", "threads", "repetitions")}
+
+    @cached_property
+    def scores(self) -> Table:
+        """Score, loss in points, size and latency, one row for the model in torch and one for each export."""
+        from headstart.stages.export import run as stage
+
+        return Table(stage.table(self.path))
+
+    def summary(self) -> str:
+        """Return the text that `headstart export` prints."""
+        from headstart.stages.export import run as stage
+
+        return stage.summary(self.path)
+
+
 def _text(value: Any) -> str:
     if value is None:
         return ""

@@ -1,0 +1,1 @@
+"""`headstart export`: a fine-tuned model in the formats of other tools, compared with the model in torch."""

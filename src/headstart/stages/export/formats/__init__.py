@@ -1,0 +1,1 @@
+"""The export formats, one file each; the registry names them."""
