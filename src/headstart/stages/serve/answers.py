@@ -35,7 +35,7 @@ def require_inputs(facts: dict[str, Any], inputs: Sequence[Any], max_inputs: int
     if not inputs:
         raise Refusal(422, "The request has no inputs. Send at least one.")
     if len(inputs) > max_inputs:
-        raise Refusal(413, f"The request has {len(inputs)} inputs; at most {max_inputs} are allowed. Send fewer at a time.")
+        raise Refusal(413, f"The request has {len(inputs)} inputs; at most {max_inputs} are allowed. Send fewer.")
     kind = facts["kind"]
     checked: list[Any] = []
     for number, value in enumerate(inputs, start=1):
@@ -49,7 +49,7 @@ def require_inputs(facts: dict[str, Any], inputs: Sequence[Any], max_inputs: int
             raise Refusal(422, f"Input {number} has another form; this task reads {needs}.")
         characters = sum(map(len, parts))
         if characters > max_characters:
-            message = f"Input {number} has {characters:,} characters; at most {max_characters:,} are allowed. Shorten it."
+            message = f"Input {number} has {characters:,} characters; at most {max_characters:,} are allowed."
             raise Refusal(413, message)
         if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
             raise Refusal(422, f"Input {number} is not valid Unicode: it contains half of a surrogate pair.")
@@ -91,7 +91,7 @@ def decode(slot: Slot, rows: Sequence[BatchRow], outputs: Sequence[Any], top_k: 
 
 
 def relevance(slot: Slot, rows: Sequence[BatchRow], outputs: Sequence[Any]) -> list[float]:
-    """Return the relevance of each pair: the number that a regression predicts, or the probability of the last label."""
+    """Return the relevance of each pair: the number of a regression, or the probability of the last label."""
     features = [row.feature for row in rows]
     scores = slot.task.scores(outputs, features, slot.spec)
     if not scores:

@@ -23,8 +23,10 @@ SHAREABLE = (
     "albert", "bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta",
 )  # fmt: skip
 """Model types whose linear layers all read (rows, positions, width), so that each row can have its own adapter."""
-_OF_HEADS = ("architectures", "id2label", "label2id", "num_labels", "problem_type", "transformers_version", "dtype",
-             "_name_or_path", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "is_decoder")  # fmt: skip
+_OF_HEADS = (
+    "architectures", "id2label", "label2id", "num_labels", "problem_type", "transformers_version", "dtype",
+    "_name_or_path", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "is_decoder",
+)  # fmt: skip
 """Settings of a config that do not change what the body computes; so do those whose names contain `dropout` or start
 with `classifier`."""
 
@@ -140,7 +142,10 @@ class SharedBody(Body):
 
     def _inputs(self, rows: Sequence[BatchRow]) -> dict[str, Any]:
         ids = [_flat(row.feature["input_ids"]) for row in rows]
-        inputs = {"input_ids": stack(ids, rows[0].slot.spec.pad), "attention_mask": stack([[1] * len(i) for i in ids], 0)}
+        inputs = {
+            "input_ids": stack(ids, rows[0].slot.spec.pad),
+            "attention_mask": stack([[1] * len(i) for i in ids], 0),
+        }
         if any("token_type_ids" in row.feature for row in rows):
             types = [row.feature.get("token_type_ids", [0] * len(own)) for row, own in zip(rows, ids, strict=True)]
             inputs["token_type_ids"] = stack(types, 0)

@@ -96,7 +96,9 @@ class Catalog:
                 slot = self.opener.open(name, entry.folder)
             except HeadstartError as error:
                 logger.error("the task %s cannot be loaded: %s", name, error)
-                raise Refusal(503, "This task cannot be loaded at the moment; the server's log has the reason.") from error
+                raise Refusal(
+                    503, "This task cannot be loaded at the moment; the server's log has the reason."
+                ) from error
             self.telemetry.loads.inc()
             self._keep(slot)
             return slot
@@ -163,8 +165,8 @@ class Catalog:
                 if not self._warned:
                     self._warned = True
                     logger.warning(
-                        "the tasks in use need more than the cache of %.0f MB (the first to be evicted was %s); requests "
-                        "for evicted tasks wait for them to be loaded. Raise --cache-mb.", self.cache_bytes / 1e6, name,
+                        "the tasks in use need more than the cache of %.0f MB (%s was evicted first); requests for "
+                        "evicted tasks wait for them to be loaded. Raise --cache-mb.", self.cache_bytes / 1e6, name,
                     )  # fmt: skip
         self._count()
 

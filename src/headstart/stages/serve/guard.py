@@ -32,7 +32,13 @@ class Guard:
     """An ASGI application around another one."""
 
     def __init__(
-        self, app: App, key: str | None, telemetry: Telemetry, max_body: int, body_seconds: float, access_log: bool = True
+        self,
+        app: App,
+        key: str | None,
+        telemetry: Telemetry,
+        max_body: int,
+        body_seconds: float,
+        access_log: bool = True,
     ) -> None:
         """Keep the application and the limits.
 
@@ -119,7 +125,7 @@ class Guard:
         self.telemetry.latency.labels(route).observe(seconds)
         self.telemetry.replies.labels(route, str(status)).inc()
         if self.access_log:
-            line = {
+            line: dict[str, Any] = {
                 "time": datetime.now(UTC).isoformat(timespec="milliseconds"), "method": scope["method"], "route": route,
                 "status": status, "ms": round(1000 * seconds, 1),
                 **{name: notes[name] for name in ("task", "model", "rows", "tokens") if name in notes},

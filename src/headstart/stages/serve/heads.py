@@ -50,7 +50,7 @@ class Skeleton:
 
 
 class Head:
-    """The head of one task: a skeleton and the task's own tensors. It can stand in for the network in `Task.predict`."""
+    """The head of one task: a skeleton and the task's tensors. `Task.predict` takes it in place of the network."""
 
     def __init__(
         self, skeleton: Skeleton, tensors: Mapping[str, torch.Tensor], selection: LayerSelection | None = None,

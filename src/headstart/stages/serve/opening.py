@@ -1,4 +1,4 @@
-"""A fine-tuned folder becomes a slot: on a body that it shares with other tasks where possible, else as a whole model."""
+"""A fine-tuned folder becomes a slot: on a body that it shares with other tasks if possible, else as a whole model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from headstart.adaptation.on_top import LayerSelection
 from headstart.adaptation.on_top_network import OnTopModel
 from headstart.checkpoint.load import load_tokenizer
-from headstart.core import artifact
+from headstart.core import artifact, registry
+from headstart.core.config import Section
 from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
 from headstart.stages.finetune.base_model import find_base
@@ -64,8 +65,8 @@ class Opener:
     def open(self, name: str, folder: Path) -> Slot:
         """Verify a fine-tuned folder and load it; a body that is loaded already is shared.
 
-        The files are verified before and after they are loaded: a run that replaces them in between would otherwise give
-        the weights of one version the hash of another.
+        The files are verified before and after they are loaded: a run that replaces them in between would otherwise
+        give the weights of one version the hash of another.
         """
         for _ in range(_ATTEMPTS):
             manifest = artifact.verify(folder)
@@ -84,9 +85,9 @@ class Opener:
         try:
             if facts.is_adapter:
                 return self._open_adapter(name, finetuned, facts, identity, number_format, manifest, known)
-            if finetuned.recipe.adaptation.name == "features":
+            if known["adaptation"] == "features":
                 return self._open_features(name, finetuned, identity, number_format, manifest, known)
-            raise NotShareable(f"the adaptation {finetuned.recipe.adaptation.name!r} changes the weights of the body")
+            raise NotShareable(f"the adaptation {known['adaptation']!r} changes the weights of the body")
         except NotShareable as reason:
             body = WholeModel(identity, number_format, finetuned.model)
             size = sum(parameter.nbytes for parameter in finetuned.model.parameters())
@@ -97,7 +98,7 @@ class Opener:
         self, name: str, finetuned: Finetuned, facts: FinetuneManifest, identity: str, number_format: str,
         manifest: dict[str, Any], known: dict[str, Any],
     ) -> Slot:  # fmt: skip
-        method = finetuned.recipe.adaptation.name
+        method = known["adaptation"]
         if method not in _STACKED:
             raise NotShareable(f"the adaptation {method!r} is not computed for several tasks at once")
         if isinstance(finetuned.task, Embed) and finetuned.task.config.pooling == STATIC:
@@ -178,7 +179,7 @@ class Opener:
 
 def require_servable(folder: Path, finetuned: Finetuned) -> None:
     """Raise if a task is of a kind that has no route."""
-    kind = finetuned.recipe.task.kind
+    kind = _selected(finetuned.recipe.task, "tasks")
     if kind not in KINDS:
         raise ArtifactError(
             f"{folder} is a model for the task {kind!r}",
@@ -191,10 +192,17 @@ def facts_of(finetuned: Finetuned, facts: FinetuneManifest) -> dict[str, Any]:
     """Return what the route that lists the tasks says about one."""
     inputs = [column.name for column in finetuned.task.columns("test") if not column.is_gold]
     return {
-        "kind": finetuned.recipe.task.kind, "adaptation": finetuned.recipe.adaptation.name,
+        "kind": _selected(finetuned.recipe.task, "tasks"),
+        "adaptation": _selected(finetuned.recipe.adaptation, "adaptations"),
         "labels": list(finetuned.task.labels), "inputs": inputs, "max_length": finetuned.recipe.training.max_length,
         "body": facts.parents.get("model"),
     }  # fmt: skip
+
+
+def _selected(section: Section, group: str) -> str:
+    """Return the name of the registry entry that a section of a recipe selects."""
+    name: str = getattr(section, registry.SELECTOR[group])
+    return name
 
 
 def _require_shareable(kind: str) -> None:

@@ -25,7 +25,7 @@ class Job:
     rows: Sequence[BatchRow]
     deadline: float
     """The time, by `time.monotonic`, after which no row of the job is computed any more."""
-    finish: Callable[[list[Any] | Exception], None]
+    finish: Callable[[list[Any] | Exception], object]
     abandoned: threading.Event = field(default_factory=threading.Event)
     """Set when the client left: the rows that still wait are dropped."""
     outputs: list[Any] = field(default_factory=list)
@@ -162,7 +162,9 @@ class RowQueue:
                 self.dropped += 1
             elif job.deadline <= now:
                 self.dropped += 1
-                job.fail(Refusal(504, "The deadline passed while the request waited. Retry later.", self._retry_after()))
+                job.fail(
+                    Refusal(504, "The deadline passed while the request waited. Retry later.", self._retry_after())
+                )
             else:
                 kept.append((job, index))
         self._rows = kept

@@ -21,14 +21,14 @@ class ServeSettings(Section):
     queue_rows: int = Field(1_024, ge=1, description="rows that may wait; further requests are refused with 429")
     deadline_seconds: float = Field(30.0, gt=0, description="time after which a waiting request is refused with 504")
     drain_seconds: float = Field(30.0, gt=0, description="time for accepted requests to finish after SIGTERM")
-    cache_mb: float = Field(2_000.0, gt=0, description="memory for adapters, heads and whole models; least used go first")
+    cache_mb: float = Field(
+        2_000.0, gt=0, description="memory for adapters, heads and whole models; least used go first"
+    )
     max_inputs: int = Field(256, ge=1, description="inputs of one request")
     max_characters: int = Field(20_000, ge=1, description="characters of one input")
     max_body_mb: float = Field(4.0, gt=0, description="size of the body of a request")
     body_seconds: float = Field(10.0, gt=0, description="time in which the body of a request must arrive")
-    reload_seconds: float = Field(
-        2.0, gt=0, description="time between looks at the folders for new and replaced tasks"
-    )
+    reload_seconds: float = Field(2.0, gt=0, description="time between looks at the folders for new and replaced tasks")
 
     @property
     def is_loopback(self) -> bool:

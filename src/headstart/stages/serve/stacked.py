@@ -1,10 +1,10 @@
 """Adapters of different tasks in one forward pass: their matrices are stacked, and each layer runs one batched product.
 
 Algorithm:
-    The rows of a batch are sorted by kind of adapter and by task, so that all LoRA rows are adjacent, then all rows with
-    bottleneck adapters (by activation function), then (IA)³, then rows without an adapter. A hook on each linear layer
-    of the body changes the slice of rows that have an adapter there. The matrices of the batch's distinct tasks are
-    stacked, with zeros where ranks differ or a task leaves the layer unchanged, and each row selects its own.
+    The rows of a batch are sorted by kind of adapter and by task, so that all LoRA rows are adjacent, then all rows
+    with bottleneck adapters (by activation function), then (IA)³, then rows without an adapter. A hook on each linear
+    layer of the body changes the slice of rows that have an adapter there. The matrices of the batch's distinct tasks
+    are stacked, with zeros where ranks differ or a task leaves the layer unchanged, and each row selects its own.
 
 Properties:
     The stack of a batch is built from the immutable weights of the tasks and is used by that batch alone. A task that
@@ -145,5 +145,5 @@ def _stack(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
     stacked = present[0].new_zeros(len(tensors), *shape)
     for i, tensor in enumerate(tensors):
         if tensor is not None:
-            stacked[(i, *(slice(size) for size in tensor.shape))] = tensor
+            stacked[i][tuple(slice(size) for size in tensor.shape)] = tensor
     return stacked

@@ -1,4 +1,4 @@
-"""What the server measures, in Prometheus' format. No metric contains a text or the name of a task that does not exist."""
+"""What the server measures, in Prometheus' format. No metric contains a text or another part of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Telemetry:
         self.latency = Histogram(
             "headstart_request_seconds", "Time to answer a request", ("route",), buckets=_SECONDS, registry=registry
         )
-        self.replies = Counter("headstart_replies", "Replies by route and status", ("route", "status"), registry=registry)
+        self.replies = Counter(
+            "headstart_replies", "Replies by route and status", ("route", "status"), registry=registry
+        )
         self.computing = Histogram(
             "headstart_batch_seconds", "Time to compute a batch", buckets=_SECONDS, registry=registry
         )
@@ -41,7 +43,9 @@ class Telemetry:
             registry=registry,
         )  # fmt: skip
         self.resident = Gauge("headstart_resident_tasks", "Tasks in memory", registry=registry)
-        self.resident_bytes = Gauge("headstart_resident_bytes", "Memory of the tasks, without bodies", registry=registry)
+        self.resident_bytes = Gauge(
+            "headstart_resident_bytes", "Memory of the tasks, without bodies", registry=registry
+        )
         self.registered = Gauge("headstart_registered_tasks", "Tasks that can be asked for", registry=registry)
         self.loads = Counter("headstart_task_loads", "Tasks loaded from disk", registry=registry)
         self.evictions = Counter("headstart_task_evictions", "Tasks evicted from memory", registry=registry)
