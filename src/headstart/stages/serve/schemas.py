@@ -23,7 +23,9 @@ class TaskRequest(_Request):
     inputs: list[Input] = Field(
         description="one entry per row: a text, a pair of texts, or a list of words, as the task reads them"
     )
-    top_k: Annotated[int, Field(strict=True, ge=1)] | None = Field(None, description="number of labels in `scores`")
+    top_k: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = Field(
+        None, description="number of labels in `scores`"
+    )
 
 
 class ClassifyRequest(TaskRequest):

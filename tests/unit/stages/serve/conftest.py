@@ -69,8 +69,9 @@ def tune(folder: Path, model: Path, adaptation: dict[str, Any], rows: list[tuple
         files[split].write_text("".join(json.dumps(record) + "\n" for record in part), encoding="utf-8")
     headstart.finetune(
         {
-            "output": str(folder), "model": str(model), "task": task, "seeds": 1, "adaptation": adaptation, "seed": seed,
-            "data": {"train": str(files["train"]), "validation": 16, "test": str(files["test"])}, "compare_with": [],
+            "output": str(folder), "model": str(model), "task": task, "seeds": 1, "seed": seed, "compare_with": [],
+            "data": {"train": str(files["train"]), "validation": 16, "test": str(files["test"])},
+            "adaptation": adaptation,
             "training": {"budget": "8 steps", "max_length": 32, "eval_count": 1, "batch_size": 16, "precision": "fp32",
                          "learning_rate": 5e-3},
         },

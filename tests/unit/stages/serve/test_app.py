@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from tests.unit.stages.serve.conftest import EXTRA, inputs_for
 
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package, reason=EXTRA)
+pytest.importorskip("fastapi", reason=EXTRA)
+pytest.importorskip("uvicorn", reason=EXTRA)
+pytest.importorskip("prometheus_client", reason=EXTRA)
 
 from headstart.core.errors import RecipeError
 from headstart.stages.finetune.finished import predict_texts
@@ -133,7 +134,9 @@ def test_answers_are_those_of_predict(service, tasks, texts, name):
 
 
 def test_classify_gives_the_best_labels(service):
-    status, _, reply = call(service, "POST", "/v1/classify", {"task": "lora", "inputs": ["In the beginning"], "top_k": 2})
+    status, _, reply = call(
+        service, "POST", "/v1/classify", {"task": "lora", "inputs": ["In the beginning"], "top_k": 2}
+    )
     result = reply["results"][0]
     assert status == 200 and len(result["scores"]) == 2 and result["scores"][0]["label"] == result["label"]
     assert call(service, "POST", "/v1/classify", {"task": "tags", "inputs": ["a b"]})[0] == 422
