@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import os
 import re
@@ -39,7 +40,12 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "modern-adapter": {"name": "adapters"},
         "modern-ia3": {"name": "ia3"},
     },
+    "albert": {"albert-lora": {"name": "lora"}},
+    "electra": {"electra-lora": {"name": "lora"}},
+    "roberta": {"roberta-adapter": {"name": "adapters"}},
 }
+if importlib.util.find_spec("sentence_transformers") is not None:
+    BODIES["bert"]["embed"] = {"name": "lora", "rank": 2}
 WHOLE = ("full",)
 """Tasks that share no body."""
 
@@ -60,6 +66,9 @@ def tune(folder: Path, model: Path, adaptation: dict[str, Any], rows: list[tuple
     elif name.endswith("pair"):
         task = {"kind": "classify", "text": ["text", "other"]}
         records = [{"text": t, "other": t[::-1], "label": "abc"[len(t) % 3]} for t, _ in rows]
+    elif name == "embed":
+        task = {"kind": "embed"}
+        records = [{"sentence1": t, "sentence2": t[:30], "score": i % 5} for i, (t, _) in enumerate(rows)]
     elif name == "number":
         task = {"kind": "classify", "regression": True}
         records = [{"text": text, "label": len(text) / 50} for text, _ in rows]

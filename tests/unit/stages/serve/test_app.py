@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit.stages.serve.conftest import EXTRA, inputs_for
 
@@ -97,8 +99,6 @@ def test_the_key_covers_every_route_but_health(service):
 
 
 def test_the_key_opens(service):
-    import base64
-
     basic = b"Basic " + base64.b64encode(b"any:" + KEY.encode())
     for value in (b"Bearer " + KEY.encode(), b"bearer " + KEY.encode(), basic):
         assert call(service, "GET", "/v1/tasks", key=KEY, headers=((b"authorization", value),))[0] == 200
@@ -150,6 +150,24 @@ def test_pairs_are_ranked(service):
     assert [row["score"] for row in reply] == sorted((row["score"] for row in reply), reverse=True)
     assert call(service, "POST", "/rerank", {**body, "model": "lora"})[0] == 422
     assert call(service, "POST", "/v1/embeddings", {"model": "lora", "input": "a"})[0] == 422
+
+
+def test_embeddings_are_in_the_form_of_openai(service, tasks, texts):
+    if "embed" not in service.catalog.entries:
+        pytest.skip("sentence-transformers is missing; `pip install 'headstart[search]'` brings it")
+    expected = np.asarray(predict_texts(tasks / "embed", texts[:5]))
+    body = {"model": "embed", "input": texts[:5]}
+    status, headers, reply = call(service, "POST", "/v1/embeddings", body)
+    assert status == 200 and reply["object"] == "list" and reply["model"] == "embed"
+    assert reply["model_hash"] == headers["x-headstart-model"] and reply["usage"]["total_tokens"] > 5
+    assert [entry["index"] for entry in reply["data"]] == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose([entry["embedding"] for entry in reply["data"]], expected, atol=1e-4)
+    coded = call(service, "POST", "/v1/embeddings", {**body, "encoding_format": "base64"})[2]["data"]
+    decoded = [np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f4") for entry in coded]
+    np.testing.assert_allclose(decoded, expected, atol=1e-4)
+    assert call(service, "POST", "/v1/embeddings", {"model": "embed", "input": texts[0]})[0] == 200
+    ranked = call(service, "POST", "/rerank", {"model": "embed", "query": texts[7], "texts": [texts[8], texts[7]]})[2]
+    assert ranked[0]["index"] == 1 and ranked[0]["score"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
