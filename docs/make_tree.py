@@ -68,6 +68,7 @@ DESCRIPTIONS = {
     "src/headstart/corpus/datasheet/datasheet.html.j2": "the page of a corpus",
     "src/headstart/evaluation/report/page.html.j2": "the page of errors",
     "src/headstart/stages/init/data.html.j2": "the page about labeled data",
+    "src/headstart/stages/serve/page.html.j2": "the page on which each task can be tried",
     "src/headstart/studies/render/report.html.j2": "the page of a study",
     "src/headstart/stages/plan/scaling_table.json": "measured losses by size, vocabulary and tokens",
     "studies": "grids of runs that answer one question, one YAML file each",

@@ -96,5 +96,5 @@ def _scales_inputs(module: str, prefix: str, config: Mapping[str, Any]) -> bool:
     """True if (IA)³ scales the inputs of a matrix and not its outputs; peft lists these modules by their names."""
     names = config.get("feedforward_modules") or []
     if isinstance(names, str):
-        return re.fullmatch(names, f"{prefix}.{module}") is not None
+        raise NotShareable("its adapter names feed-forward modules by a pattern")
     return any(f".{prefix}.{module}".endswith(f".{name}") for name in names)

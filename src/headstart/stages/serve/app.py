@@ -12,8 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-import headstart
-from headstart.core import pages
+from headstart.core import artifact, pages
 from headstart.core.log import logger
 from headstart.stages.serve import answers
 from headstart.stages.serve.guard import NOTES
@@ -52,7 +51,7 @@ def build(service: Service) -> FastAPI:
         service.stop()
 
     app = FastAPI(
-        title="Headstart", version=headstart.__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="Headstart", version=artifact.versions().get("headstart", "unknown"), docs_url=None, redoc_url=None, lifespan=lifespan,
         description="One backbone, many tasks. Every reply names the content hash of the model that answered.",
         responses=_REFUSALS,
     )  # fmt: skip
