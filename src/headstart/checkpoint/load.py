@@ -87,6 +87,15 @@ def load_adapter(model: PreTrainedModel, folder: str | Path) -> Any:
         return PeftModel.from_pretrained(model, str(folder), use_safetensors=True, local_files_only=True)
 
 
+def load_adapter_tensors(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the config and the tensors of the peft adapter in a folder, without a model to put it on."""
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    with _guarded(folder, f"the adapter in {folder} cannot be loaded"):
+        return files.read_json(folder / files.ADAPTER_CONFIG), load_file(folder / "adapter_model.safetensors")
+
+
 def load_sentence_encoder(open_folder: Callable[..., Any], folder: str | Path, **settings: Any) -> Any:
     """Return what the class of sentence-transformers opens a folder as; its modules may only be the library's own."""
     folder = Path(folder)

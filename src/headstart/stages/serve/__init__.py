@@ -1,0 +1,1 @@
+"""`headstart serve`: one backbone, many tasks, over HTTP."""

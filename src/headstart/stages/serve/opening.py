@@ -1,0 +1,229 @@
+"""A fine-tuned folder becomes a slot: on a body that it shares with other tasks if possible, else as a whole model."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from headstart.adaptation.on_top import LayerSelection
+from headstart.adaptation.on_top_network import OnTopModel
+from headstart.checkpoint.load import load_tokenizer
+from headstart.core import artifact, registry
+from headstart.core.config import Section
+from headstart.core.data import InputSpec
+from headstart.core.errors import ArtifactError
+from headstart.stages.finetune.base_model import find_base
+from headstart.stages.finetune.finished import Finetuned
+from headstart.stages.runs.manifest import FinetuneManifest
+from headstart.stages.serve import adapter_weights
+from headstart.stages.serve.adapter_weights import NotShareable
+from headstart.stages.serve.bodies import SHAREABLE, SharedBody, Slot, WholeModel, fingerprint
+from headstart.stages.serve.heads import Head, Skeleton
+from headstart.tasks.embed import Embed
+from headstart.tasks.sentence_vectors import STATIC
+from headstart.tasks.source import CheckpointFolder, with_pad_token
+from headstart.training import precision
+from headstart.training.compilation import choose_attention
+
+KINDS = ("classify", "tag", "embed")
+"""The kinds of tasks that can be served."""
+_ATTEMPTS = 3
+_STACKED = {"lora": "LoRA", "adapters": "bottleneck adapters", "ia3": "(IA)³"}
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Base:
+    """A checkpoint with the head of one class: the body, and what adapters do not contain of the head."""
+
+    body: SharedBody
+    skeleton: Skeleton
+    tensors: dict[str, torch.Tensor]
+
+
+class Opener:
+    """Opens folders; bodies, tokenizers and skeletons of heads are kept and shared. Only one thread may open."""
+
+    def __init__(self) -> None:
+        """Start with nothing loaded."""
+        self.bodies: dict[tuple[str, str], SharedBody] = {}
+        self._bases: dict[tuple[str | None, str, str], _Base] = {}
+        self._folders: dict[tuple[str, str | None, Path], Path] = {}
+        self._skeletons: dict[tuple[Any, str], Skeleton] = {}
+        self._tokenizers: dict[tuple[Any, ...], PreTrainedTokenizerBase] = {}
+        self.tokenizer_lock = threading.Lock()
+        """Held while a tokenizer is used: a fast tokenizer stores the truncation of each call."""
+
+    def open(self, name: str, folder: Path) -> Slot:
+        """Verify a fine-tuned folder and load it; a body that is loaded already is shared.
+
+        The files are verified before and after they are loaded: a run that replaces them in between would otherwise
+        give the weights of one version the hash of another.
+        """
+        for _ in range(_ATTEMPTS):
+            manifest = artifact.verify(folder)
+            slot = self._open(name, folder, manifest)
+            if artifact.verify(folder) == manifest:
+                return slot
+        raise ArtifactError(f"{folder} changed while it was loaded", do="Try again when the run has finished")
+
+    def _open(self, name: str, folder: Path, manifest: dict[str, Any]) -> Slot:
+        facts = FinetuneManifest.from_dict(manifest, folder)
+        finetuned = Finetuned(folder, facts)
+        require_servable(folder, finetuned)
+        identity = artifact.identity(folder)
+        number_format = precision.resolve(finetuned.recipe.training.precision, precision.default_device())
+        known = facts_of(finetuned, facts)
+        try:
+            if facts.is_adapter:
+                return self._open_adapter(name, finetuned, facts, identity, number_format, manifest, known)
+            if known["adaptation"] == "features":
+                return self._open_features(name, finetuned, identity, number_format, manifest, known)
+            raise NotShareable(f"the adaptation {known['adaptation']!r} changes the weights of the body")
+        except NotShareable as reason:
+            body = WholeModel(identity, number_format, finetuned.model)
+            size = sum(parameter.nbytes for parameter in finetuned.model.parameters())
+            sharing = f"a whole model of its own ({reason})"
+            return Slot(name, identity, finetuned.task, self._spec(finetuned, manifest), body, sharing, size, known)
+
+    def _open_adapter(
+        self, name: str, finetuned: Finetuned, facts: FinetuneManifest, identity: str, number_format: str,
+        manifest: dict[str, Any], known: dict[str, Any],
+    ) -> Slot:  # fmt: skip
+        method = known["adaptation"]
+        if method not in _STACKED:
+            raise NotShareable(f"the adaptation {method!r} is not computed for several tasks at once")
+        if isinstance(finetuned.task, Embed) and finetuned.task.config.pooling == STATIC:
+            raise NotShareable("static vectors read only the embeddings")
+        base = self._base(finetuned, facts, number_format)
+        weights, whole = adapter_weights.read(finetuned.folder, base.skeleton.prefix)
+        base.body.require_fits(weights)
+        inside = sorted(key for key in whole if key not in base.skeleton.names)
+        if inside and base.skeleton.names:
+            raise NotShareable(f"it also trained {inside[0]}")
+        head = Head(base.skeleton, {**base.tensors, **whole})
+        placed = _placed(weights, base.body.device)
+        sharing = f"{_STACKED[method]} on the body {base.body.key[:12]}"
+        return Slot(
+            name, identity, finetuned.task, self._spec(finetuned, manifest), base.body, sharing,
+            weights.size + head.size, known, placed, head,
+        )  # fmt: skip
+
+    def _base(self, finetuned: Finetuned, facts: FinetuneManifest, number_format: str) -> _Base:
+        """Return the checkpoint of an adapter with the task's head, loaded once for each class of heads."""
+        parent = facts.parents.get("model")
+        auto_class = finetuned.task.auto_class("encoder")
+        key = (parent, auto_class, number_format)
+        if key not in self._bases:
+            folder = find_base(finetuned.folder, finetuned.recipe.model, parent)
+            source = CheckpointFolder(folder, finetuned.task, facts.seed)
+            _require_shareable(source.config.model_type)
+            model = source.pretrained().eval()
+            choose_attention(model)
+            skeleton = self._skeleton(type(model), model.config)
+            tensors = _head_tensors(model, skeleton)
+            # The number of labels differs between tasks; a task's own output layer is in its adapter.
+            new = source.new_parameters()
+            kept = {name: tensor for name, tensor in tensors.items() if name not in new}
+            self._bases[key] = _Base(self._shared(model.base_model, number_format), skeleton, kept)
+        return self._bases[key]
+
+    def _open_features(
+        self, name: str, finetuned: Finetuned, identity: str, number_format: str, manifest: dict[str, Any],
+        known: dict[str, Any],
+    ) -> Slot:  # fmt: skip
+        model: Any = finetuned.model
+        selection, top = LayerSelection(), None
+        if isinstance(model, OnTopModel):
+            selection, top, model = model.selection, model.top.to(precision.default_device()), model.network
+            _remove_hooks(model.base_model)
+        _require_shareable(model.config.model_type)
+        skeleton = self._skeleton(type(model), model.config)
+        head = Head(skeleton, _head_tensors(model, skeleton), selection, top)
+        body = self._shared(model.base_model, number_format)
+        sharing = f"a head on the body {body.key[:12]}"
+        return Slot(name, identity, finetuned.task, self._spec(finetuned, manifest), body, sharing, head.size, known,
+                    None, head)  # fmt: skip
+
+    def _shared(self, body: Any, number_format: str) -> SharedBody:
+        """Return the body with the same content that is loaded already, or keep this one."""
+        key = (fingerprint(body), number_format)
+        if key not in self.bodies:
+            self.bodies[key] = SharedBody(*key, body)
+        return self.bodies[key]
+
+    def _skeleton(self, model_class: Any, config: Any) -> Skeleton:
+        """Return the skeleton of a class and config; label names do not matter."""
+        unlabeled = {k: v for k, v in config.to_dict().items() if k not in ("id2label", "label2id", "problem_type")}
+        key = (model_class, repr(sorted(unlabeled.items(), key=lambda item: item[0])))
+        if key not in self._skeletons:
+            self._skeletons[key] = Skeleton(model_class, config)
+        return self._skeletons[key]
+
+    def _spec(self, finetuned: Finetuned, manifest: dict[str, Any]) -> InputSpec:
+        """Return how a task reads text; equal tokenizers are loaded once."""
+        files = manifest["files"]
+        key = tuple(files[name]["sha256"] if name in files else "" for name in _TOKENIZER_FILES)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = with_pad_token(load_tokenizer(finetuned.folder))
+        return InputSpec(self._tokenizers[key], "encoder", finetuned.recipe.training.max_length)
+
+
+def require_servable(folder: Path, finetuned: Finetuned) -> None:
+    """Raise if a task is of a kind that has no route."""
+    kind = _selected(finetuned.recipe.task, "tasks")
+    if kind not in KINDS:
+        raise ArtifactError(
+            f"{folder} is a model for the task {kind!r}",
+            allowed=f"`headstart serve` answers for {', '.join(KINDS)}",
+            do="Use `headstart predict`; for text generation, vLLM serves the folder of a decoder",
+        )
+
+
+def facts_of(finetuned: Finetuned, facts: FinetuneManifest) -> dict[str, Any]:
+    """Return what the route that lists the tasks says about one."""
+    inputs = [column.name for column in finetuned.task.columns("test") if not column.is_gold]
+    return {
+        "kind": _selected(finetuned.recipe.task, "tasks"),
+        "adaptation": _selected(finetuned.recipe.adaptation, "adaptations"),
+        "labels": list(finetuned.task.labels), "inputs": inputs, "max_length": finetuned.recipe.training.max_length,
+        "body": facts.parents.get("model"),
+    }  # fmt: skip
+
+
+def _selected(section: Section, group: str) -> str:
+    """Return the name of the registry entry that a section of a recipe selects."""
+    name: str = getattr(section, registry.SELECTOR[group])
+    return name
+
+
+def _require_shareable(kind: str) -> None:
+    if kind not in SHAREABLE:
+        raise NotShareable(f"a body of type {kind!r} does not compute several tasks at once")
+
+
+def _head_tensors(model: Any, skeleton: Skeleton) -> dict[str, torch.Tensor]:
+    device = precision.default_device()
+    state = model.state_dict()
+    return {name: state[name].detach().to(device).clone() for name in skeleton.names if name in state}
+
+
+def _placed(weights: adapter_weights.AdapterWeights, device: torch.device) -> adapter_weights.AdapterWeights:
+    modules = {name: tuple(tensor.to(device) for tensor in tensors) for name, tensors in weights.modules.items()}
+    return adapter_weights.AdapterWeights(weights.kind, modules, weights.activation, weights.scales_inputs)
+
+
+def _remove_hooks(body: Any) -> None:
+    """Remove the hooks by which `OnTopModel` applies its module: the head does it here."""
+    body._forward_hooks.clear()
+    body._forward_pre_hooks.clear()
+    body._forward_hooks_with_kwargs.clear()
+    body._forward_pre_hooks_with_kwargs.clear()

@@ -1,0 +1,178 @@
+"""Rows that wait for a batch: a bounded queue, from which batches are taken by a token budget."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from headstart.stages.serve.bodies import BatchRow
+from headstart.stages.serve.refusals import Refusal
+
+_CANDIDATES = 512
+"""Waiting rows among which a batch is chosen."""
+
+
+@dataclass(eq=False)
+class Job:
+    """The rows of one request. `finish` is called once, from another thread: with the outputs, or with a refusal."""
+
+    rows: Sequence[BatchRow]
+    deadline: float
+    """The time, by `time.monotonic`, after which no row of the job is computed any more."""
+    finish: Callable[[list[Any] | Exception], object]
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    """Set when the client left: the rows that still wait are dropped."""
+    outputs: list[Any] = field(default_factory=list)
+    missing: int = 0
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        """Prepare the place of each output."""
+        self.outputs, self.missing = [None] * len(self.rows), len(self.rows)
+
+    def add(self, index: int, output: Any) -> None:
+        """Store the output of a row; the last one finishes the job."""
+        self.outputs[index] = output
+        self.missing -= 1
+        if self.missing == 0 and not self.failed:
+            self.finish(self.outputs)
+
+    def fail(self, error: Exception) -> None:
+        """Finish the job with an error, once."""
+        if not self.failed:
+            self.failed = True
+            self.finish(error)
+
+
+Waiting = tuple[Job, int]
+"""A job and the index of one of its rows."""
+
+
+class RowQueue:
+    """A bounded queue of rows. Requests are added whole or refused at once."""
+
+    def __init__(self, limit: int, budget: int, window: float) -> None:
+        """Set the limits.
+
+        Args:
+            limit: rows that may wait or be computed at a time.
+            budget: tokens of a batch, padding included.
+            window: seconds to wait for more rows when a batch is not full.
+        """
+        self.limit, self.budget, self.window = limit, budget, window
+        self._rows: deque[Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._in_use = 0
+        self.rows_per_second = 0.0
+        """A moving average, from which the time of a retry is estimated."""
+        self.dropped = 0
+        """Rows that were dropped because their client left or their deadline passed."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @contextmanager
+    def reserved(self, rows: int) -> Iterator[None]:
+        """Reserve room for the rows of a request until it is answered; raises a refusal at once if there is too little.
+
+        Room is reserved before the texts are tokenized, so that an overloaded server spends nothing on them.
+        """
+        with self._changed:
+            if rows > self.limit:
+                raise Refusal(413, f"The request has {rows} inputs; the queue has room for {self.limit}. Send fewer.")
+            if self._in_use + rows > self.limit:
+                message = f"The queue is full ({self._in_use} rows are being answered). Retry later."
+                raise Refusal(429, message, self._retry_after())
+            self._in_use += rows
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_use -= rows
+
+    def add(self, job: Job) -> None:
+        """Add the rows of a job, for which room was reserved; raises a refusal if the queue is closed."""
+        with self._changed:
+            if self._closed:
+                raise Refusal(503, "The server is shutting down. Send the request to another replica.", 1)
+            self._rows.extend((job, i) for i in range(len(job.rows)))
+            self._changed.notify()
+
+    def take(self) -> list[Waiting] | None:
+        """Wait for rows and return those of the next batch; None when the queue is closed and empty."""
+        with self._changed:
+            while True:
+                self._drop()
+                if self._rows:
+                    break
+                if self._closed:
+                    return None
+                self._changed.wait()
+            end = time.monotonic() + self.window
+            while not self._closed and self._tokens() < self.budget:
+                left = end - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            self._drop()
+            return self._choose() if self._rows else []
+
+    def close(self) -> None:
+        """Refuse further jobs; those that wait are still taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _choose(self) -> list[Waiting]:
+        """Remove and return a batch: the oldest row, and of the rows for the same body those most similar in length.
+
+        The padded size of the batch is at most the budget, unless a single row is larger.
+        """
+        candidates = [self._rows[i] for i in range(min(len(self._rows), _CANDIDATES))]
+        first_job, first_index = candidates[0]
+        first = first_job.rows[first_index]
+        same = [entry for entry in candidates if entry[0].rows[entry[1]].slot.body is first.slot.body]
+        same[1:] = sorted(same[1:], key=lambda entry: abs(entry[0].rows[entry[1]].length - first.length))
+        batch: list[Waiting] = []
+        longest = 0
+        for job, index in same:
+            longest = max(longest, job.rows[index].length)
+            if batch and longest * (len(batch) + 1) > self.budget:
+                break
+            batch.append((job, index))
+        taken = {(id(job), index) for job, index in batch}
+        rest = [entry for entry in candidates if (id(entry[0]), entry[1]) not in taken]
+        for _ in candidates:
+            self._rows.popleft()
+        self._rows.extendleft(reversed(rest))
+        return batch
+
+    def _drop(self) -> None:
+        """Remove rows that nobody waits for any more, and refuse those whose deadline passed."""
+        now = time.monotonic()
+        kept: deque[Waiting] = deque()
+        for job, index in self._rows:
+            if job.failed or job.abandoned.is_set():
+                self.dropped += 1
+            elif job.deadline <= now:
+                self.dropped += 1
+                job.fail(
+                    Refusal(504, "The deadline passed while the request waited. Retry later.", self._retry_after())
+                )
+            else:
+                kept.append((job, index))
+        self._rows = kept
+
+    def _tokens(self) -> int:
+        return sum(job.rows[index].length for job, index in self._rows)
+
+    def _retry_after(self) -> int:
+        if not self.rows_per_second:
+            return 1
+        return max(1, min(60, math.ceil(self._in_use / self.rows_per_second)))

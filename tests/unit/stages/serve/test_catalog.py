@@ -1,0 +1,110 @@
+"""Tasks by name: loaded on demand, evicted, replaced while requests use them, never a path from a request."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.stages.serve.conftest import BODIES, EXTRA, tune
+
+pytest.importorskip("prometheus_client", reason=EXTRA)
+
+from headstart.core import artifact
+from headstart.core.errors import ArtifactError
+from headstart.stages.serve import answers
+from headstart.stages.serve.catalog import Catalog
+from headstart.stages.serve.refusals import Refusal
+from headstart.stages.serve.telemetry import Telemetry
+
+GB = 10**9
+
+
+def copied(tasks: Path, folder: Path, *names: str) -> Path:
+    for name in names:
+        shutil.copytree(tasks / name, folder / name)
+    return folder
+
+
+def swap(folder: Path, other: Path) -> None:
+    """Replace a folder as a finished run does: by a rename."""
+    staging = folder.with_name(f".{folder.name}.new")
+    shutil.copytree(other, staging)
+    folder.rename(folder.with_name(f".{folder.name}.old"))
+    staging.rename(folder)
+    shutil.rmtree(folder.with_name(f".{folder.name}.old"))
+
+
+@pytest.mark.parametrize("name", ["../head", "tasks/head", "/etc/passwd", "head\0", ".", "", "HEAD", "head/"])
+def test_a_name_is_never_a_path(tasks, name):
+    with pytest.raises(Refusal) as refused:
+        Catalog([tasks], GB, Telemetry()).load(name)
+    assert refused.value.status == 404 and "etc" not in refused.value.message
+
+
+def test_the_least_recently_used_task_is_evicted(tasks, tmp_path, caplog):
+    folder = copied(tasks, tmp_path, "head", "lora", "ia3")
+    telemetry = Telemetry()
+    everything = Catalog([folder], GB, Telemetry())
+    sizes = {slot.name: slot.size for slot in everything.fill()}
+    catalog = Catalog([folder], sizes["head"] + sizes["lora"], telemetry)
+    for name in ("head", "lora", "head", "ia3"):
+        catalog.load(name)
+    assert {slot.name for slot in catalog.slots()} == {"head", "ia3"}
+    assert telemetry.evictions._value.get() == 1 and "Raise --cache-mb" in caplog.text
+    assert len({id(slot.body) for slot in catalog.slots()}) == 1, "the body stays"
+    assert catalog.load("lora").name == "lora"
+
+
+def test_a_replaced_task_leaves_accepted_rows_alone(tasks, tmp_path, checkpoint, labelled_rows, texts):
+    folder = copied(tasks, tmp_path / "given", "lora")
+    other = tune(tmp_path / "other" / "lora", checkpoint("bert"), BODIES["bert"]["lora"], labelled_rows[::-1], seed=3)
+    catalog = Catalog([folder], GB, Telemetry())
+    old = catalog.load("lora")
+    accepted = answers.encode(old, texts[:4])
+    before = old.body.run(accepted)
+    swap(folder / "lora", other)
+    catalog.refresh()
+    new = catalog.load("lora")
+    assert new is not old and new.body is old.body and new.hash == artifact.identity(other)
+    both = old.body.run([*accepted, *answers.encode(new, texts[:4])])
+    np.testing.assert_allclose(both[:4], before, atol=1e-4)
+    assert np.abs(np.asarray(both[4:]) - np.asarray(before)).max() > 1e-2
+    assert catalog.entries["lora"].hash == new.hash
+
+
+def test_a_damaged_version_does_not_replace_a_good_one(tasks, tmp_path, caplog):
+    folder = copied(tasks, tmp_path, "lora")
+    catalog = Catalog([folder], GB, Telemetry())
+    old = catalog.load("lora")
+    swap(folder / "lora", tasks / "lora")
+    weights = folder / "lora" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\1\0")
+    catalog.refresh()
+    assert catalog.load("lora") is old and "its hash differs" in caplog.text
+    with pytest.raises(ArtifactError):
+        catalog.opener.open("lora", folder / "lora")
+
+
+def test_tasks_come_and_go(tasks, tmp_path):
+    folder = copied(tasks, tmp_path, "lora")
+    catalog = Catalog([folder], GB, Telemetry())
+    copied(tasks, folder, "ia3")
+    catalog.refresh()
+    assert catalog.load("ia3").facts["adaptation"] == "ia3"
+    shutil.rmtree(folder / "lora")
+    catalog.refresh()
+    with pytest.raises(Refusal):
+        catalog.load("lora")
+
+
+def test_what_cannot_be_served_is_said_at_the_start(tasks, tmp_path, checkpoint):
+    with pytest.raises(ArtifactError, match="no fine-tuned model"):
+        Catalog([tmp_path], GB, Telemetry())
+    with pytest.raises(ArtifactError, match="there is no folder"):
+        Catalog([tmp_path / "missing"], GB, Telemetry())
+    copied(tasks, tmp_path / "a", "lora")
+    copied(tasks, tmp_path / "b", "lora")
+    with pytest.raises(ArtifactError, match="two tasks have the name 'lora'"):
+        Catalog([tmp_path / "a", tmp_path / "b"], GB, Telemetry())
