@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headstart.core import spreadsheet
 from headstart.core.errors import RecipeError
+from headstart.core.pages import spreadsheet
 from headstart.tasks.table_rows import common_type, type_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")

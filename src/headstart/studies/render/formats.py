@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headstart.core import artifact, spreadsheet
+from headstart.core import artifact
 from headstart.core.markdown import escape, markdown_table
+from headstart.core.pages import spreadsheet
 from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
 
