@@ -87,7 +87,7 @@ if __name__ == "__main__":
         for attempt in range(2):
             result = calls[name]()
             assert result is not None
-            if name in ("build_corpus", "pretrain", "finetune", "index", "study"):
+            if name in ("build_corpus", "export", "pretrain", "finetune", "index", "study"):
                 assert result.path.is_dir() and result.scores and result.cost.seconds > 0
                 assert result.recipe and result.manifest and result.summary()
                 assert str(result) in repr(result) and "<table>" in result._repr_html_()
