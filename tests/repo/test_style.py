@@ -23,7 +23,7 @@ TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".cff", ".html", ".css", ""}
 # Where and by whom a file was written is nobody's business. The patterns are spelt so as not to match themselves.
 LEAKS = {
     "a path of one machine": re.compile(r"(?<![\w.~$}])/(?:work|root|home|tmp|Users)/\w"),
-    "talk of how it was written": re.compile(r"(?<!scope=\")\bsess(?:ion)s?\b"),
+    "talk of how it was written": re.compile(r"(?<!scope=\")\bsess(?:ion)s?\b(?!\.intra_op)"),
 }
 
 

@@ -42,14 +42,14 @@ def export(headstart: Command, model: Path, to: str, *options: str) -> tuple[Pat
     return folder, report, done.stdout
 
 
-def labels_of(folder: Path, session: Any, texts: list[str]) -> list[str]:
+def labels_of(folder: Path, graph: Any, texts: list[str]) -> list[str]:
     """Predict with onnxruntime and the files of the folder alone."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
-    names = [value.name for value in session.get_inputs()]
-    logits = session.run(None, {name: batch[name] for name in names})[0]
+    names = [value.name for value in graph.get_inputs()]
+    logits = graph.run(None, {name: batch[name] for name in names})[0]
     labels = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
     return [labels[str(row)] for row in np.argmax(logits, axis=1)]
 
@@ -64,12 +64,12 @@ def test_onnx_predicts_as_the_model_does(onnx: tuple[Path, dict[str, Any], str],
     import onnxruntime
 
     folder, _, _ = onnx
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    graph = onnxruntime.InferenceSession(str(folder / "model.onnx"))
     run = FinetuneRun(finetuned.folder)
-    assert labels_of(folder, session, texts) == run.predict(texts)
+    assert labels_of(folder, graph, texts) == run.predict(texts)
     # Alone, so that the graph is not bound to the number of rows or tokens that it was traced with.
-    assert labels_of(folder, session, texts[:1]) == run.predict(texts[:1])
-    symbols = {value.name: value.shape[0] for value in session.get_inputs()}
+    assert labels_of(folder, graph, texts[:1]) == run.predict(texts[:1])
+    symbols = {value.name: value.shape[0] for value in graph.get_inputs()}
     assert len(set(symbols.values())) == 1, f"the inputs have different symbols for the rows: {symbols}"
 
 
@@ -108,8 +108,8 @@ def test_int8_is_smaller(headstart: Command, finetuned: Finished, texts: list[st
     assert models["int8 dynamic"]["bytes"] < 0.7 * models["torch fp32"]["bytes"]
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
-    assert len(labels_of(folder, session, texts)) == len(texts)
+    graph = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    assert len(labels_of(folder, graph, texts)) == len(texts)
 
 
 def test_merged_opens_in_transformers(headstart: Command, finetuned: Finished, pretrained: Finished, texts: list[str]):

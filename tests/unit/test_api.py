@@ -71,6 +71,9 @@ calls = {
     "finetune": lambda: headstart.finetune(finetune, quiet=True),
     "plan": lambda: headstart.plan(finetune),
     "evaluate": lambda: headstart.evaluate(tuned, way / "test.csv"),
+    "export": lambda: headstart.export(
+        tuned, "merged", work / "merged", data=way / "test.csv", tolerance=100, repetitions=1, quiet=True, overwrite=True
+    ),
     "predict": lambda: headstart.predict(tuned, way / "test.csv", work / "rows.csv", quiet=True, overwrite=True),
     "generate": lambda: headstart.generate(pretrained, "In the ___ God created"),
     "index": lambda: headstart.index(index, quiet=True),
@@ -84,7 +87,7 @@ if __name__ == "__main__":
         for attempt in range(2):
             result = calls[name]()
             assert result is not None
-            if name in ("build_corpus", "pretrain", "finetune", "index", "study"):
+            if name in ("build_corpus", "export", "pretrain", "finetune", "index", "study"):
                 assert result.path.is_dir() and result.scores and result.cost.seconds > 0
                 assert result.recipe and result.manifest and result.summary()
                 assert str(result) in repr(result) and "<table>" in result._repr_html_()

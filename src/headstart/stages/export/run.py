@@ -16,6 +16,7 @@ import torch
 from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError
 from headstart.core.log import logger
+from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import Meter
 from headstart.stages.export import card
 from headstart.stages.export.comparison import Comparison, Runner, choose, compare
@@ -99,7 +100,8 @@ def _export(form: ExportFormat, source: Source, folder: Path, settings: ExportSe
     finally:
         torch.set_num_threads(before)
     kept = choose(comparison, [runner.name for runner in exports])
-    comparison = Comparison(**{**vars(comparison), "kept": kept})
+    # As it is written: the variables of the recipe are not expanded.
+    comparison = Comparison.from_dict(written({**comparison.to_dict(), "kept": kept}))
     chosen = next(runner for runner in exports if runner.name == kept)
     assert chosen.folder is not None
     for path in chosen.folder.iterdir():

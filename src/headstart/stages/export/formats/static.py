@@ -26,7 +26,7 @@ _FREQUENCY = 1e-4
 
 
 class Static(ExportFormat):
-    """One vector per token, distilled from a sentence encoder, in the format of model2vec; hundreds of times faster."""
+    """One vector per token, distilled from a sentence encoder, in the format of model2vec."""
 
     packages: ClassVar[Sequence[str]] = ("model2vec",)
 
@@ -77,7 +77,8 @@ class StaticNetwork(ExportedNetwork):
     def __init__(self, vectors: torch.Tensor) -> None:
         """Keep the table."""
         super().__init__()
-        self.table = torch.nn.Embedding.from_pretrained(vectors.float())
+        self.table = torch.nn.Embedding(*vectors.shape)
+        self.table.weight = torch.nn.Parameter(vectors.float(), requires_grad=False)
 
     def get_input_embeddings(self) -> torch.nn.Module:
         """Return the table."""
@@ -86,16 +87,22 @@ class StaticNetwork(ExportedNetwork):
 
 def _vectors(source: Source, count: int) -> Floats:
     """Return the vector of each token between the special tokens, reduced to its principal components."""
-    tokenizer, task = source.spec.tokenizer, source.task
-    features = [
-        {"input_ids": [tokenizer.build_inputs_with_special_tokens([token])], "example": token} for token in range(count)
-    ]
+    task = source.task
+    before, after = _special_tokens(source.spec.tokenizer)
+    features = [{"input_ids": [[*before, token, *after]], "example": token} for token in range(count)]
     model = source.model.model
     outputs = run_in_token_batches(model, task, features, source.spec, batch_tokens(model.device))
     states = np.stack(outputs).astype(np.float32)
     centered = states - states.mean(axis=0)
     _, directions = np.linalg.eigh(centered.T @ centered)
     return centered @ directions[:, ::-1][:, :_WIDTH]
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens that the tokenizer puts before and after a text."""
+    whole, text = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(text)] == text)
+    return whole[:start], whole[start + len(text) :]
 
 
 def _weights(count: int) -> Floats:
