@@ -1,6 +1,6 @@
 """One body, 100 tasks (20 heads, 60 LoRA, 20 bottleneck adapters) in mixed batches, against one LoRA task alone.
 
-BERT with 6 layers of width 384 and random weights, 16 rows of 32 tokens in a batch; ranks 4, 8 and 16, two to five labels.
+BERT with 6 layers of width 384 and random weights, 16 rows of 32 tokens in a batch; ranks 4, 8 and 16, 2 to 5 labels.
 Measured is the computation of the batches, in rows per second of processor time of one thread. HTTP is not part of it.
 """
 

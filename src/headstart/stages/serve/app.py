@@ -51,7 +51,8 @@ def build(service: Service) -> FastAPI:
         service.stop()
 
     app = FastAPI(
-        title="Headstart", version=artifact.versions().get("headstart", "unknown"), docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="Headstart", version=artifact.versions().get("headstart", "unknown"), lifespan=lifespan,
+        docs_url=None, redoc_url=None,
         description="One backbone, many tasks. Every reply names the content hash of the model that answered.",
         responses=_REFUSALS,
     )  # fmt: skip

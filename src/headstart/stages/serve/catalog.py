@@ -104,9 +104,12 @@ class Catalog:
             return slot
 
     def fill(self) -> list[Slot]:
-        """Load tasks in the order of their names until the cache is full; returns those in memory."""
+        """Load tasks in the order of their names until the cache is full; returns those in memory.
+
+        A folder that cannot be loaded raises its error, so that the server does not start with it.
+        """
         for name in sorted(self.entries):
-            slot = self.load(name)
+            slot = self._load(name)
             if self.resident_bytes + slot.size > self.cache_bytes:
                 break
         return self.slots()

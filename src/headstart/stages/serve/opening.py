@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,6 @@ class Opener:
         self._folders: dict[tuple[str, str | None, Path], Path] = {}
         self._skeletons: dict[tuple[Any, str], Skeleton] = {}
         self._tokenizers: dict[tuple[Any, ...], PreTrainedTokenizerBase] = {}
-        self.tokenizer_lock = threading.Lock()
-        """Held while a tokenizer is used: a fast tokenizer stores the truncation of each call."""
 
     def open(self, name: str, folder: Path) -> Slot:
         """Verify a fine-tuned folder and load it; a body that is loaded already is shared.

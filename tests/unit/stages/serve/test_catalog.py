@@ -104,6 +104,12 @@ def test_what_cannot_be_served_is_said_at_the_start(tasks, tmp_path, checkpoint)
         Catalog([tmp_path], GB, Telemetry())
     with pytest.raises(ArtifactError, match="there is no folder"):
         Catalog([tmp_path / "missing"], GB, Telemetry())
+    copied(tasks, tmp_path / "damaged", "lora")
+    (tmp_path / "damaged" / "lora" / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ArtifactError, match="its hash differs"):
+        Catalog([tmp_path / "damaged"], GB, Telemetry()).fill()
+    with pytest.raises(Refusal, match="cannot be loaded"):
+        Catalog([tmp_path / "damaged"], GB, Telemetry()).load("lora")
     copied(tasks, tmp_path / "a", "lora")
     copied(tasks, tmp_path / "b", "lora")
     with pytest.raises(ArtifactError, match="two tasks have the name 'lora'"):
