@@ -71,7 +71,7 @@ def encode(slot: Slot, inputs: Sequence[Any]) -> list[BatchRow]:
 
 
 def decode(slot: Slot, rows: Sequence[BatchRow], outputs: Sequence[Any], top_k: int | None) -> list[dict[str, Any]]:
-    """Return one JSON object per input: a label with scores, a number, tags, or a vector."""
+    """Return one JSON object per input: a label or several with scores, a number, tags, or a vector."""
     if isinstance(slot.task, Embed):
         return [{"embedding": [float(value) for value in vector]} for vector in outputs]
     features = [row.feature for row in rows]
@@ -83,6 +83,10 @@ def decode(slot: Slot, rows: Sequence[BatchRow], outputs: Sequence[Any], top_k: 
         return [
             {"tags": tags, "scores": [_rounded(words[i].get(tag)) for i, tag in enumerate(tags)]}
             for tags, words in zip(predictions, scores, strict=True)
+        ]
+    if slot.facts["kind"] == "multi_label":
+        return [
+            {"labels": labels, "scores": _best(row, top_k)} for labels, row in zip(predictions, scores, strict=True)
         ]
     return [
         {"label": label, "score": _rounded(row[label]), "scores": _best(row, top_k)}

@@ -163,7 +163,7 @@ def _add_tasks(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/classify", summary="Predictions of a classification task")
     async def classify(body: ClassifyRequest, request: Request, response: Response) -> Reply:
-        if service.catalog.entry(body.task).facts["kind"] != "classify":
+        if service.catalog.entry(body.task).facts["kind"] not in ("classify", "multi_label"):
             raise Refusal(422, "This task does not classify texts. POST /v1/tasks/{name} answers for every task.")
         return await predict(body.task, body, request, response)
 

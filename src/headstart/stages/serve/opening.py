@@ -29,7 +29,7 @@ from headstart.tasks.source import CheckpointFolder, with_pad_token
 from headstart.training import precision
 from headstart.training.compilation import choose_attention
 
-KINDS = ("classify", "tag", "embed")
+KINDS = ("classify", "multi_label", "tag", "embed")
 """The kinds of tasks that can be served."""
 _ATTEMPTS = 3
 _STACKED = {"lora": "LoRA", "adapters": "bottleneck adapters", "ia3": "(IA)³"}

@@ -31,6 +31,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "ia3": {"name": "ia3"},
         "tags": {"name": "lora"},
         "tags-head": {"name": "features"},
+        "several": {"name": "lora", "rank": 2},
         "number": {"name": "lora", "rank": 1},
         "full": {"name": "full"},
     },
@@ -63,6 +64,9 @@ def tune(folder: Path, model: Path, adaptation: dict[str, Any], rows: list[tuple
             {"tokens": text.split(), "tags": ["B-X" if len(word) > 4 else "O" for word in text.split()]}
             for text, _ in rows
         ]
+    elif name == "several":
+        task = {"kind": "multi_label", "label": "labels", "threshold": "tuned", "temperature_scaling": True}
+        records = [{"text": t, "labels": ["long"] * (len(t) > 60) + ["e"] * ("e" in t)} for t, _ in rows]
     elif name.endswith("pair"):
         task = {"kind": "classify", "text": ["text", "other"]}
         records = [{"text": t, "other": t[::-1], "label": "abc"[len(t) % 3]} for t, _ in rows]

@@ -222,3 +222,10 @@ def test_every_post_route_has_an_example(service):
         if "post" in methods:
             schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             assert page["components"]["schemas"][schema.rpartition("/")[2]].get("examples"), path
+
+
+def test_several_labels_are_those_of_the_model_alone(service, tasks, texts):
+    status, _, reply = call(service, "POST", "/v1/classify", {"task": "several", "inputs": texts[:20], "top_k": 2})
+    assert status == 200
+    assert [result["labels"] for result in reply["results"]] == predict_texts(tasks / "several", texts[:20])
+    assert all(len(result["scores"]) == 2 for result in reply["results"])
