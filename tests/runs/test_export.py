@@ -129,7 +129,7 @@ def test_merged_opens_in_transformers(headstart: Command, finetuned: Finished, p
 
 
 def test_a_loss_beyond_the_tolerance_writes_nothing(
-    finetuned: Finished, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    finetuned: Finished, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: list[str]
 ) -> None:
     from headstart.stages.export.formats.merged import Merged
 
@@ -140,13 +140,19 @@ def test_a_loss_beyond_the_tolerance_writes_nothing(
 
         folders = write(self, source, work)
         path = folders[0] / "model.safetensors"
-        save_file({name: -tensor for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+        # Negated logits: every prediction of two labels is the other one.
+        weights = {n: -t if n.startswith("classifier") else t for n, t in load_file(path).items()}
+        save_file(weights, path, metadata={"format": "pt"})
         return folders
 
     monkeypatch.setattr(Merged, "write", damaged)
-    with pytest.raises(ArtifactError, match=r"merged loses \d+\.\d\d points of accuracy .* predictions differ"):
-        package.export(finetuned.folder, "merged", tmp_path / "out", repetitions=1, quiet=True)
-    assert not list(tmp_path.iterdir())
+    data = tmp_path / "rows.csv"
+    with data.open("w", encoding="utf-8", newline="") as file:
+        rows = zip(texts, FinetuneRun(finetuned.folder).predict(texts), strict=True)
+        csv.writer(file).writerows([("text", "label"), *rows])
+    with pytest.raises(ArtifactError, match=r"merged loses 100\.00 points of accuracy .* 40 predictions differ"):
+        package.export(finetuned.folder, "merged", tmp_path / "out", data=data, repetitions=1, quiet=True)
+    assert list(tmp_path.iterdir()) == [data]
 
 
 def test_hub_sends_nothing_by_default(headstart: Command, finetuned: Finished):

@@ -72,8 +72,7 @@ calls = {
     "plan": lambda: headstart.plan(finetune),
     "evaluate": lambda: headstart.evaluate(tuned, way / "test.csv"),
     "export": lambda: headstart.export(
-        tuned, "merged", work / "merged",
-        data=way / "test.csv", tolerance=100, repetitions=1, quiet=True, overwrite=True,
+        tuned, "merged", work / "merged", data=way / "test.csv", repetitions=1, overwrite=True, quiet=True
     ),
     "predict": lambda: headstart.predict(tuned, way / "test.csv", work / "rows.csv", quiet=True, overwrite=True),
     "generate": lambda: headstart.generate(pretrained, "In the ___ God created"),
