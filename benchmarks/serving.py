@@ -123,7 +123,8 @@ def main() -> None:
             plain=lambda r=heads: rate(r),
         )  # fmt: skip
         report(
-            f"serving 100 tasks, {NAMES[kind]}, against one task", rates["mixed"], rates["single"], GOALS[kind], "rows per processor second",
+            f"serving 100 tasks, {NAMES[kind]}, against one task", rates["mixed"], rates["single"], GOALS[kind],
+            "rows per processor second",
             without_adapter=round(sorted(rates["plain"])[len(rates["plain"]) // 2], 1), largest_difference=worst,
         )  # fmt: skip
 
