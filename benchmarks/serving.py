@@ -27,6 +27,7 @@ TARGETS = {
     "qv": ["query", "value"],
     "linear": ["query", "key", "value", "attention_out", "ffn_in", "ffn_out"],
 }
+NAMES = {"qv": "LoRA on queries and values", "linear": "LoRA on all linear layers"}
 GOALS = {"qv": 0.90, "linear": 0.75}
 
 
@@ -122,7 +123,8 @@ def main() -> None:
             plain=lambda r=heads: rate(r),
         )  # fmt: skip
         report(
-            f"serving_100_tasks_{kind}", rates["mixed"], rates["single"], GOALS[kind], "rows per processor second",
+            f"serving 100 tasks, {NAMES[kind]}, against one task", rates["mixed"], rates["single"], GOALS[kind],
+            "rows per processor second",
             without_adapter=round(sorted(rates["plain"])[len(rates["plain"]) // 2], 1), largest_difference=worst,
         )  # fmt: skip
 

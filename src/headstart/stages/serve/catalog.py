@@ -84,23 +84,20 @@ class Catalog:
 
     def load(self, name: str) -> Slot:
         """Return the current version of a task, loaded from its folder if it is not in memory."""
-        slot = self.resident(name)
-        if slot is not None:
-            return slot
+        try:
+            return self._load(name)
+        except HeadstartError as error:
+            logger.error("the task %s cannot be loaded: %s", name, error)
+            message = "This task cannot be loaded at the moment; the server's log has the reason."
+            raise Refusal(503, message) from error
+
+    def _load(self, name: str) -> Slot:
         with self._loading:
             slot = self.resident(name)
-            if slot is not None:
-                return slot
-            entry = self.entry(name)
-            try:
-                slot = self.opener.open(name, entry.folder)
-            except HeadstartError as error:
-                logger.error("the task %s cannot be loaded: %s", name, error)
-                raise Refusal(
-                    503, "This task cannot be loaded at the moment; the server's log has the reason."
-                ) from error
-            self.telemetry.loads.inc()
-            self._keep(slot)
+            if slot is None:
+                slot = self.opener.open(name, self.entry(name).folder)
+                self.telemetry.loads.inc()
+                self._keep(slot)
             return slot
 
     def fill(self) -> list[Slot]:
