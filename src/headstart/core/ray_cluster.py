@@ -31,6 +31,8 @@ def initialize(address: str | None, cpus: int | None = None) -> Any:
             )
         return ray
     _require_token()
+    # By default, a new cluster reports its use to a server of its maker.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray has no setting to stay on the loopback interface, except the default of the systems on which it supports no
     # clusters. Its processes read the variable; the constant is for a `ray` that was imported before.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

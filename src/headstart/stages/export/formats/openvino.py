@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ class OpenVino(ExportFormat):
 
     def write(self, source: Source, work: Path) -> list[Path]:
         """Trace the network and save the graph, its config and the tokenizer."""
+        disable_telemetry()
         from transformers.exporters import OpenVINOConfig, OpenVINOExporter
 
         return [save(trace(OpenVINOExporter(), OpenVINOConfig, source), work / self.settings.to, source)]
@@ -43,12 +45,21 @@ class OpenVino(ExportFormat):
         )
 
 
+def disable_telemetry() -> None:
+    """Keep OpenVINO's converter from reporting its use over the network, which it does by default.
+
+    It reports through the package openvino_telemetry, and does nothing where that cannot be imported.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+
 class OpenVinoNetwork(ExportedNetwork):
     """A graph in OpenVINO, on the CPU."""
 
     def __init__(self, path: Path, threads: int) -> None:
         """Compile a graph for a fixed number of threads."""
         super().__init__()
+        disable_telemetry()
         import openvino
 
         settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
