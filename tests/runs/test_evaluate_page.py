@@ -82,4 +82,4 @@ def test_what_cannot_be_done_is_refused(finetuned, pretrained, headstart, marked
     not_tuned = headstart("evaluate", model, data, "--against", str(pretrained.folder), expect=2)
     assert "needs an output of `headstart finetune`" in not_tuned.stderr
     text = headstart("evaluate", str(pretrained.folder), data, "--output", str(tmp_path / "p"), expect=2)
-    assert "Leave out --output, --by and --against" in text.stderr and not (tmp_path / "p").exists()
+    assert "Leave out --output, --by, --against and overrides" in text.stderr and not (tmp_path / "p").exists()

@@ -255,7 +255,7 @@ def test_list_names_the_entries_of_a_group(group, names, headstart):
 def test_list_without_a_group_names_the_groups(headstart):
     lines = headstart("list").stdout.splitlines()
     groups = {line.split()[0]: line for line in lines}
-    assert {"objectives", "backbones", "tasks", "adaptations", "metrics", "baselines"} == groups.keys()
+    assert {"objectives", "backbones", "tasks", "adaptations", "metrics", "baselines", "exports"} == groups.keys()
     assert "masked_lm, " in groups["objectives"]
 
 

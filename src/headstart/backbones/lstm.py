@@ -43,6 +43,7 @@ class BiLM(SizedBackbone):
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
         """Return the biLM's config."""
+        import headstart.backbones.bilm  # noqa: F401 (registers the networks with transformers)
         from headstart.backbones.bilm_model import BiLMConfig
 
         table = self._spelling(vocabulary)

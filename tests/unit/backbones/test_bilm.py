@@ -55,9 +55,11 @@ def test_directions_do_not_see_the_tokens_they_predict(models, kind, index, seed
     changed[:, index] = 5 + (ids[:, index] - 4) % (SIZE - 5)
     with torch.no_grad():
         before, after = (models[kind](one).logits for one in (ids, changed))
-    differs = (before != after).any(-1).all(0)
-    assert torch.equal(differs[:, 0], torch.arange(LENGTH) >= index)
-    assert torch.equal(differs[:, 1], torch.arange(LENGTH) <= index)
+    differs = (before != after).any(-1)
+    reached = torch.stack([torch.arange(LENGTH) >= index, torch.arange(LENGTH) <= index], -1)
+    assert not differs.any(0)[~reached].any()
+    # Max pooling can hide a change of characters.
+    assert kind == "characters" or differs.all(0)[reached].all()
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

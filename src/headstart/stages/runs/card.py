@@ -189,7 +189,7 @@ def _usage(manifest: FinetuneManifest) -> str:
     if manifest.pipeline is None:
         return f'import headstart\n\nmodel, tokenizer = headstart.load("{_FOLDER}")\n'
     # By default, a pipeline returns the best label alone.
-    all_labels = ", top_k=None" if manifest.task["kind"] == "multi_label" else ""
+    all_labels = ", top_k=None" if manifest.task.get("kind") == "multi_label" else ""
     options = _TRUNCATION.get(manifest.pipeline, "") + all_labels
     return (
         f"{_import_line(manifest.architecture)}from transformers import pipeline\n\n"
