@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -21,9 +21,11 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
     SkipValidation,
     ValidationError,
     create_model,
+    model_serializer,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -44,6 +46,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
     _variables: dict[variables.Path, Expanded] = PrivateAttr(default_factory=dict)
     """The strings of a recipe in which variables were expanded, by path."""
+    newer: ClassVar[tuple[str, ...]] = ()
+    """Keys that are written only if they differ from their defaults.
+
+    Runs and tokenizers are addressed by a hash of their settings; so those from before a key was added keep theirs.
+    """
+
+    @model_serializer(mode="wrap")
+    def _omit_newer_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = dump(self)
+        defaults = {name: type(self).model_fields[name].default for name in self.newer}
+        return {key: v for key, v in written.items() if key not in defaults or getattr(self, key) != defaults[key]}
 
 
 @dataclass(frozen=True)

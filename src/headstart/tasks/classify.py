@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from headstart.core import registry
-from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError, RecipeError
 from headstart.core.lazy import F, torch
 from headstart.tasks import decision
-from headstart.tasks.base import BaseTask, label_set, named_labels, softmax
-from headstart.tasks.encoding import encode_texts
+from headstart.tasks.base import label_set, named_labels, softmax
 from headstart.tasks.labelled import LABEL, TEXT
+from headstart.tasks.text_classifier import TextClassifier, TextColumns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _OF_LABELS = ("accuracy", "f1", "macro_f1", "matthews")
 _OF_NUMBERS = ("spearman", "pearson")
-_NEWER = ("class_weight", "threshold", "temperature_scaling")
+_DECISION = ("class_weight", "threshold", "temperature_scaling")
 
 _REGRESSION_HEAD_SCALE = 0.1
 """At the default initialization, the outputs of a new head spread four to five times as widely as the labels."""
 
 
-class Classify(BaseTask):
+class Classify(TextClassifier):
     """Text classification or regression: one label or number for a text or a pair of texts."""
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT, section 4.1; Wang et al. 2018, GLUE"
-    head: ClassVar[str] = "AutoModelForSequenceClassification"
-    pipeline: ClassVar[str | None] = "text-classification"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder", "xlnet", "bilm")
 
-    class Config(Section):
+    class Config(TextColumns):
         """The columns of the texts and the label, and the metric."""
 
         kind: Literal["classify"] = "classify"
-        text: list[str] = Field(
-            ["text"], min_length=1, max_length=2, description="the text column, or two columns for pairs"
-        )
+        newer: ClassVar[tuple[str, ...]] = _DECISION
         label: str = "label"
         regression: bool = Field(False, description="predict the label as a number")
         metric: str | None = Field(
@@ -57,11 +50,6 @@ class Classify(BaseTask):
             "predicted, instead of 0.5; `tuned` chooses it by the metric on the validation rows",
         )
         temperature_scaling: bool = decision.TEMPERATURE_SCALING
-
-        @field_validator("text", mode="before")
-        @classmethod
-        def _one_or_many(cls, value: Any) -> Any:
-            return [value] if isinstance(value, str) else value
 
         @model_validator(mode="after")
         def _metric_fits(self) -> Classify.Config:
@@ -77,22 +65,15 @@ class Classify(BaseTask):
 
         @model_validator(mode="after")
         def _probabilities_exist(self) -> Classify.Config:
-            used = [name for name in _NEWER if getattr(self, name)]
+            used = [name for name in _DECISION if getattr(self, name)]
             if self.regression and used:
                 raise ValueError(f"{used[0]} needs labels, but regression is true. Remove {used[0]}.")
             return self
 
-        @model_serializer(mode="wrap")
-        def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-            """Leave newer keys out at their defaults, so that recipes from before them keep their hashes."""
-            values: dict[str, Any] = dump(self)
-            return {name: value for name, value in values.items() if name not in _NEWER or value}
-
     def __init__(self, config: Any) -> None:
-        """Store the config; a threshold may be tuned after training."""
+        """Store the config; `fit_labels` sets the weights of the labels."""
         super().__init__(config)
         self._weights: list[float] | None = None
-        self.set_decision({})
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text columns and the label column."""
@@ -146,12 +127,6 @@ class Classify(BaseTask):
             return {"num_labels": 1, "problem_type": "regression"}
         return {"problem_type": "single_label_classification", **named_labels(self.labels)}
 
-    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
-        """Tokenize texts or pairs, truncated to max_length (the longer text first), and convert labels to indices."""
-        texts = [list(examples.columns[name]) for name in self.config.text]
-        encoded = encode_texts(texts, spec)
-        return [{**feature, "labels": target} for feature, target in zip(encoded, self._targets(examples), strict=True)]
-
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the summed cross-entropy, weighted by class_weight, or the summed squared error of regression.
 
@@ -187,7 +162,7 @@ class Classify(BaseTask):
         if self.config.regression:
             return [float(logits[0]) for logits in outputs]
         if self.threshold is not None:
-            return self._decide(np.array([softmax(logits)[1] for logits in outputs]), self.threshold)
+            return self._decide(self._probabilities(np.asarray(outputs)), self.threshold)
         return [self.labels[int(logits.argmax())] for logits in outputs]
 
     def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
@@ -195,39 +170,6 @@ class Classify(BaseTask):
         if self.config.regression:
             return []
         return [dict(zip(self.labels, softmax(logits), strict=True)) for logits in outputs]
-
-    @property
-    def has_decision(self) -> bool:
-        """True if the threshold or the temperature is chosen on the validation rows."""
-        return self.config.threshold == "tuned" or self.config.temperature_scaling
-
-    def fit_decision(self, outputs: Sequence[Any], gold: Sequence[Any]) -> dict[str, Any]:
-        """Choose the temperature, then the threshold, on validation rows."""
-        chosen: dict[str, Any] = {}
-        logits = np.asarray(outputs, dtype=np.float64)
-        if self.config.temperature_scaling:
-            targets = np.array([self.labels.index(label) for label in gold])
-            chosen["temperature"] = decision.fit_temperature(
-                lambda scaled: float(F.cross_entropy(torch.from_numpy(scaled), torch.from_numpy(targets))), logits
-            )
-            logits = logits / chosen["temperature"]
-        if self.config.threshold == "tuned":
-            measure = registry.resolve("metrics", self.metrics()[0])
-            positive = np.array([softmax(row)[1] for row in logits])
-            chosen["threshold"] = decision.best_threshold(
-                positive, lambda value: float(measure(gold, self._decide(positive, value)))
-            )
-        return chosen
-
-    def set_decision(self, chosen: Mapping[str, Any]) -> None:
-        """Use the threshold that `fit_decision` returned; without one, that of the recipe."""
-        fixed = self.config.threshold if isinstance(self.config.threshold, float) else None
-        self.threshold: float | None = chosen.get("threshold", fixed)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the label set and the threshold."""
-        super().restore(state)
-        self.set_decision(state.get("decision", {}))
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics, the selection metric first."""
@@ -245,8 +187,17 @@ class Classify(BaseTask):
         labels: list[Any] = ["long" if len(text) >= median else "short" for text in texts]
         return Examples(columns, [len(t) / 100 for t in texts] if self.config.regression else labels, "toy rows")
 
-    def _decide(self, probabilities: Any, threshold: float) -> list[Any]:
+    def _probabilities(self, logits: decision.Array) -> decision.Array:
+        """Return the probability of the second label."""
+        return np.array([softmax(row)[1] for row in logits])
+
+    def _decide(self, probabilities: decision.Array, threshold: float) -> list[Any]:
         return [self.labels[int(probability >= threshold)] for probability in probabilities]
+
+    def _negative_log_likelihood(self, logits: decision.Array, gold: Sequence[Any]) -> float:
+        indices = {label: index for index, label in enumerate(self.labels)}
+        targets = torch.tensor([indices[label] for label in gold])
+        return float(F.cross_entropy(torch.from_numpy(logits), targets))
 
     def _targets(self, examples: Examples) -> list[float] | list[int]:
         if self.config.regression:

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from headstart.core import registry
-from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.core.lazy import F, torch
 from headstart.tasks import decision
-from headstart.tasks.base import BaseTask, label_set, named_labels
-from headstart.tasks.encoding import encode_texts
+from headstart.tasks.base import label_set, named_labels
 from headstart.tasks.labelled import TEXT, is_label
+from headstart.tasks.text_classifier import TextClassifier, TextColumns
 
 _METRICS = ("multi_label_macro_f1", "multi_label_micro_f1", "subset_accuracy")
 
 
-class MultiLabel(BaseTask):
+class MultiLabel(TextClassifier):
     """Multi-label classification: every label is predicted on its own, so a text has any number of them, or none."""
 
     paper: ClassVar[str] = "Demszky et al. 2020, GoEmotions, section 5"
-    head: ClassVar[str] = "AutoModelForSequenceClassification"
-    pipeline: ClassVar[str | None] = "text-classification"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder", "xlnet", "bilm")
+    default_threshold: ClassVar[float | None] = 0.5
+    threshold: float
 
-    class Config(Section):
+    class Config(TextColumns):
         """The columns of the texts and the labels, the metric, and how probabilities become labels."""
 
         kind: Literal["multi_label"] = "multi_label"
-        text: list[str] = Field(
-            ["text"], min_length=1, max_length=2, description="the text column, or two columns for pairs"
-        )
         label: str = Field("labels", description="the column with the list of labels of each row")
         separator: str = Field(
             ";", min_length=1, description="what separates labels where the column has text instead of lists, as in CSV"
@@ -50,16 +44,6 @@ class MultiLabel(BaseTask):
             "metric on the validation rows",
         )
         temperature_scaling: bool = decision.TEMPERATURE_SCALING
-
-        @field_validator("text", mode="before")
-        @classmethod
-        def _one_or_many(cls, value: Any) -> Any:
-            return [value] if isinstance(value, str) else value
-
-    def __init__(self, config: Any) -> None:
-        """Store the config; the threshold is tuned after training."""
-        super().__init__(config)
-        self.threshold = self._initial_threshold()
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text columns and the label column."""
@@ -83,14 +67,6 @@ class MultiLabel(BaseTask):
         """Return the config settings of the head."""
         return {"problem_type": "multi_label_classification", **named_labels(self.labels)}
 
-    def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
-        """Tokenize texts or pairs, truncated to max_length, and convert labels to one 0 or 1 for each label."""
-        texts = [list(examples.columns[name]) for name in self.config.text]
-        targets = self._targets(examples)
-        return [
-            {**feature, "labels": target} for feature, target in zip(encode_texts(texts, spec), targets, strict=True)
-        ]
-
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the binary cross-entropy, averaged over the labels of a row and summed over the rows."""
         logits, targets = self.logits(model, batch), batch["labels"]
@@ -106,45 +82,11 @@ class MultiLabel(BaseTask):
 
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the labels whose probability reaches the threshold, for each row."""
-        return self._above(decision.sigmoid(np.asarray(outputs)), self.threshold)
+        return self._decide(self._probabilities(np.asarray(outputs)), self.threshold)
 
     def scores(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the probability of each label; they do not add up to one."""
-        return [dict(zip(self.labels, row, strict=True)) for row in decision.sigmoid(np.asarray(outputs)).tolist()]
-
-    @property
-    def has_decision(self) -> bool:
-        """True if the threshold or the temperature is chosen on the validation rows."""
-        return self.config.threshold == "tuned" or self.config.temperature_scaling
-
-    def fit_decision(self, outputs: Sequence[Any], gold: Sequence[Any]) -> dict[str, Any]:
-        """Choose the temperature, then the threshold, on validation rows."""
-        chosen: dict[str, Any] = {}
-        logits = np.asarray(outputs, dtype=np.float64)
-        if self.config.temperature_scaling:
-            targets = np.array(self._indicators(gold))
-            chosen["temperature"] = decision.fit_temperature(
-                lambda scaled: float(np.mean(np.logaddexp(0.0, scaled) - targets * scaled)), logits
-            )
-            logits = logits / chosen["temperature"]
-        if self.config.threshold == "tuned":
-            measure = registry.resolve("metrics", self.metrics()[0])
-            probabilities = decision.sigmoid(logits)
-            # Thresholds between the probabilities of each row's likeliest labels; below them, most labels are wrong.
-            likely = np.sort(probabilities, axis=1)[:, -min(3, len(self.labels)) :]
-            chosen["threshold"] = decision.best_threshold(
-                likely, lambda value: float(measure(gold, self._above(probabilities, value)))
-            )
-        return chosen
-
-    def set_decision(self, chosen: Mapping[str, Any]) -> None:
-        """Use the threshold that `fit_decision` returned; without one, that of the recipe."""
-        self.threshold = chosen.get("threshold") or self._initial_threshold()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the label set and the threshold."""
-        super().restore(state)
-        self.set_decision(state.get("decision", {}))
+        return [dict(zip(self.labels, row, strict=True)) for row in self._probabilities(np.asarray(outputs)).tolist()]
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics, the selection metric first."""
@@ -156,9 +98,6 @@ class MultiLabel(BaseTask):
         median = sorted(map(len, texts))[len(texts) // 2]
         labels = [["long"] * (len(text) >= median) + ["with e"] * ("e" in text) for text in texts]
         return Examples(columns, labels, "toy rows")
-
-    def _initial_threshold(self) -> float:
-        return self.config.threshold if isinstance(self.config.threshold, float) else 0.5
 
     def _labels_of(self, value: Any) -> list[Any]:
         """Return the labels of a cell, sorted and without repetitions."""
@@ -182,11 +121,22 @@ class MultiLabel(BaseTask):
         ]
         return [absent for absent, _ in pairs], [present for _, present in pairs]
 
-    def _above(self, probabilities: Any, threshold: float) -> list[list[Any]]:
+    def _probabilities(self, logits: decision.Array) -> decision.Array:
+        return decision.sigmoid(logits)
+
+    def _threshold_range(self, probabilities: decision.Array) -> decision.Array:
+        """Return the probabilities of each row's three likeliest labels: below them, most labels are wrong."""
+        return np.sort(probabilities, axis=1)[:, -min(3, len(self.labels)) :]
+
+    def _decide(self, probabilities: decision.Array, threshold: float) -> list[Any]:
         return [
             [label for label, probability in zip(self.labels, row, strict=True) if probability >= threshold]
             for row in probabilities.tolist()
         ]
+
+    def _negative_log_likelihood(self, logits: decision.Array, gold: Sequence[Any]) -> float:
+        targets = np.array(self._indicators(gold))
+        return float(np.mean(np.logaddexp(0.0, logits) - targets * logits))
 
     def _indicators(self, gold: Sequence[Any]) -> list[list[float]]:
         return [[float(label in labels) for label in self.labels] for labels in gold]

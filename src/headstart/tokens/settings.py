@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from headstart.core.config import Section
 
@@ -14,6 +14,8 @@ MIN_VOCAB_SIZE = 300
 
 class TokenizerConfig(Section):
     """Which tokenizer to train, or which existing tokenizer to use."""
+
+    newer: ClassVar[tuple[str, ...]] = ("extend",)
 
     kind: Literal["wordpiece", "bpe", "unigram"] = Field("wordpiece", description="the subword model")
     vocab_size: int = Field(16384, ge=MIN_VOCAB_SIZE, description="number of tokens, including the five special tokens")
@@ -25,9 +27,3 @@ class TokenizerConfig(Section):
     extend: int | None = Field(
         None, ge=1, description="maximum number of tokens to add to an existing tokenizer, for words that it splits"
     )
-
-    @model_serializer(mode="wrap")
-    def _without_unset_extend(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit `extend` if it is not set: tokenizers and runs are addressed by a hash of these settings."""
-        written: dict[str, Any] = handler(self)
-        return written if self.extend is not None else {key: v for key, v in written.items() if key != "extend"}

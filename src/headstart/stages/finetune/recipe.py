@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headstart.core import config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
@@ -20,6 +20,8 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class LabeledData(Section):
     """The files with the labeled rows, and how many rows are used."""
 
+    newer: ClassVar[tuple[str, ...]] = ("allow_overlap", "skip_incomplete")
+
     train: str
     validation: str | int | Share = Field(description="a file, or rows to split off from train: a number or a share")
     test: str | Share = Field(description="a file, or the share of rows to split off from train, such as 0.2")
@@ -32,15 +34,6 @@ class LabeledData(Section):
     skip_incomplete: bool = Field(
         False, description="leave out rows in which a value is missing or of another kind, instead of stopping"
     )
-
-    @model_serializer(mode="wrap")
-    def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave newer keys out at their defaults, so that recipes from before them keep their hashes."""
-        values: dict[str, Any] = dump(self)
-        for name in ("allow_overlap", "skip_incomplete"):
-            if not getattr(self, name):
-                values.pop(name, None)
-        return values
 
 
 class FinetuneTraining(TrainingSettings):
