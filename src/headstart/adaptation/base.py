@@ -11,7 +11,7 @@ from pydantic import Field
 from headstart.checkpoint.load import load_adapter
 from headstart.core.config import Section
 from headstart.core.contracts import ModelSource, Task
-from headstart.core.data import Batch, ParameterGroup, Sample
+from headstart.core.data import Batch, LabeledFeatures, ParameterGroup, Sample
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,9 @@ class BaseAdaptation:
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the task's loss, summed over the batch's predictions."""
         return task.loss(model, batch)
+
+    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> None:
+        """Do nothing: all parameters are trained by the loss."""
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the model unchanged."""

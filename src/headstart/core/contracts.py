@@ -20,6 +20,7 @@ from headstart.core.data import (
     Feature,
     InputColumn,
     InputSpec,
+    LabeledFeatures,
     MixtureComponent,
     ParameterGroup,
     Rows,
@@ -374,6 +375,10 @@ class Adaptation(Protocol):
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the loss summed over `task.weight(batch)`: the task's loss plus what the method adds to it."""
+        ...
+
+    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> None:
+        """Fit what the loss does not train, such as a linear head; called before each evaluation and after training."""
         ...
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:

@@ -229,6 +229,19 @@ class InputSpec:
         return pad_token_id
 
 
+@dataclass(frozen=True)
+class LabeledFeatures:
+    """Encoded rows, and a way to run the model on them, for what is fitted without gradients."""
+
+    train: Sequence[Feature]
+    validation: Sequence[Feature]
+    gold: Sequence[Any]
+    """The gold value of each validation example."""
+    spec: InputSpec
+    run: Callable[[Sequence[Feature]], Sequence[Any]] = field(repr=False)
+    """Returns the model's output for each feature."""
+
+
 # Training
 
 

@@ -63,6 +63,8 @@ TABLES: dict[str, dict[str, str]] = {
         "scratch": "headstart.adaptation.scratch:Scratch",
         "features": "headstart.adaptation.features:FeatureExtraction",
         "top_layers": "headstart.adaptation.top_layers:TopLayers",
+        "linear_probe": "headstart.adaptation.linear_probe:LinearProbe",
+        "contrast": "headstart.adaptation.contrast:Contrast",
         "new_layers": "headstart.adaptation.new_layers:NewLayers",
         "gradual_unfreezing": "headstart.adaptation.gradual_unfreezing:GradualUnfreezing",
         "layerwise_decay": "headstart.adaptation.layerwise_decay:LayerwiseDecay",
@@ -104,6 +106,7 @@ TABLES: dict[str, dict[str, str]] = {
     "baselines": {
         "majority": "headstart.evaluation.baselines:majority",
         "svm": "headstart.evaluation.svm:svm",
+        "static": "headstart.evaluation.static:static",
         "glove": "headstart.evaluation.glove:glove",
         "overlap": "headstart.evaluation.overlap:overlap",
         "lead": "headstart.evaluation.lead:lead",
@@ -126,6 +129,7 @@ SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adapt
 NETWORKS = {
     "headstart_bilm": "headstart.backbones.bilm",
     "headstart_on_top": "headstart.adaptation.on_top_network",
+    "headstart_pooled": "headstart.adaptation.pooled_network",
 }
 """Headstart's own networks: `model_type` in config.json → the module whose import registers it with transformers."""
 

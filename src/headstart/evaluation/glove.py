@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation.baselines import BaselineResult, NotApplicable
-from headstart.evaluation.linear import Encode, learn
-from headstart.evaluation.metrics import Floats, about
+from headstart.evaluation.metrics import Floats
+from headstart.evaluation.text_vectors import Embed, learn_from_vectors
 
 VARIABLE = "HEADSTART_GLOVE"
 _DEFAULT = "data/vectors/glove-6b-50d-top50k.npz"
@@ -38,25 +38,13 @@ def glove(train: Examples, validation: Examples, test: Examples, *, metric: str,
     Paper: Pennington et al. 2014, GloVe; Conneau & Kiela 2018, SentEval
     """
 
-    def prepare() -> tuple[Encode, dict[str, Any]]:
+    def prepare() -> tuple[Embed, dict[str, Any]]:
         path = vectors_path()
         if path is None:
             raise NotApplicable(f"there is no file of word vectors; set the variable {VARIABLE} to one")
-        rows = _features(train, path)
-        mean, sd = rows.mean(axis=0), rows.std(axis=0) + 1e-6
-        return lambda examples: (_features(examples, path) - mean) / sd, {"vectors": Path(path).name}
+        return lambda texts: _means(texts, path), {"vectors": Path(path).name}
 
-    fit = _regressor if about(metric).of == "number" else _classifier
-    return learn("glove", (train, validation, test), metric, prepare, fit)
-
-
-def _features(examples: Examples, path: str) -> Floats:
-    """Return one row per example: the mean vector, or for pairs both means, their difference and their product."""
-    means = [_means(values, path) for values in examples.columns.values()]
-    if len(means) == 1:
-        return means[0]
-    left, right = means[:2]
-    return np.hstack([*means, np.abs(left - right), left * right])
+    return learn_from_vectors("glove", (train, validation, test), metric, prepare)
 
 
 def _means(texts: Sequence[str], path: str) -> Floats:
@@ -87,19 +75,3 @@ def _vectors(path: str) -> tuple[dict[str, int], Floats]:
             do=f"Set {VARIABLE} to such a file",
         ) from error
     return {word: i for i, word in enumerate(words)}, vectors
-
-
-def _classifier(rows: Floats, labels: Sequence[Any], C: float) -> Callable[[Floats], list[Any]]:
-    from sklearn.linear_model import LogisticRegression
-
-    classes = sorted(set(labels))
-    number = {label: code for code, label in enumerate(classes)}
-    model = LogisticRegression(C=C, max_iter=1000).fit(rows, [number[label] for label in labels])
-    return lambda new: [classes[code] for code in model.predict(new)]
-
-
-def _regressor(rows: Floats, labels: Sequence[Any], C: float) -> Callable[[Floats], list[Any]]:
-    from sklearn.linear_model import Ridge
-
-    model = Ridge(alpha=1 / C).fit(rows, [float(label) for label in labels])
-    return lambda new: [float(value) for value in model.predict(new)]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
 """The families of model types that are neither encoders nor decoders."""
-_WRAPPER = "headstart_on_top"
-"""The model type of Headstart's wrapper around a plain network; its family is that of the plain network."""
+_WRAPPERS = ("headstart_on_top", "headstart_pooled")
+"""The model types of Headstart's wrappers around a plain network; their family is that of the plain network."""
 
 
 class CheckpointFolder:
@@ -202,7 +202,7 @@ def has_head(config: PreTrainedConfig, auto_class: str) -> bool:
 
 def family_of(config: PreTrainedConfig) -> str:
     """Return a checkpoint's family, as the backbones name it; empty if it is not a language model."""
-    if config.model_type == _WRAPPER:
+    if config.model_type in _WRAPPERS:
         config = config.plain()
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder"

@@ -120,6 +120,8 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
             loop = build_loop(learner, settings, setup.recipe.training.batch_size, info, callbacks)
             loop.restore()
             trained = loop.run()
+            # The best weights are not always the last ones.
+            learner.solve()
         else:
             trained = _evaluate_untrained(learner, settings)
         flops = trained.progress.flops + sum(body.flops for body in frozen_bodies(model))

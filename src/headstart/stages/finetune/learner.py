@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.frozen import FrozenBody
 from headstart.core.contracts import Adaptation, Task
-from headstart.core.data import Batch, Feature, InputSpec, MixtureComponent, ParameterGroup, Sample
+from headstart.core.data import Batch, Feature, InputSpec, LabeledFeatures, MixtureComponent, ParameterGroup, Sample
 from headstart.evaluation import metrics
 from headstart.stages.runs.flops import flops_per_token
 from headstart.training import precision
@@ -75,8 +76,15 @@ class TaskLearner:
         groups = self.adaptation.groups(self.model)
         return [replace(group, names=tuple(f"model.{name}" for name in group.names)) for group in groups]
 
+    def solve(self) -> None:
+        """Fit what the loss does not train."""
+        run = partial(run_model, self.model, self.task, spec=self.spec)
+        rows = LabeledFeatures(self.train, self.validation, self.gold, self.spec, run)
+        self.adaptation.solve(self.model, self.task, rows)
+
     def validate(self) -> dict[str, float]:
         """Score the validation rows; the first value selects the best weights (higher is better)."""
+        self.solve()
         predictions = predict(self.model, self.task, self.validation, self.spec)
         return metrics.with_selection(self.task.metrics(), self.gold, predictions)
 

@@ -151,7 +151,10 @@ def _points(value: float, scale: float, sign: str = "") -> str:
 def _cells(row: MethodRow, scale: float) -> list[str]:
     """Return the cells of a row."""
     low, high = row.score.low, row.score.high
-    spread = "–" if low is None or high is None else f"{_points(low, scale)} to {_points(high, scale)}"
+    spread = "–"
+    if low is not None and high is not None:
+        # A t interval does not know that a fraction is at most 1.
+        spread = f"{_points(low, scale)} to {_points(min(high, 1.0) if scale > 1 else high, scale)}"
     lead = p = decided = ""
     if row.lead is not None:
         difference, lead_low, lead_high = (
