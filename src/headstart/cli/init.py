@@ -15,7 +15,9 @@ def init(
     text: Annotated[list[str] | None, typer.Option(help="The text column; twice for pairs of texts.")] = None,
     label: Annotated[str | None, typer.Option(help="The label column.")] = None,
     group: Annotated[str | None, typer.Option(help="Rows of one group stay in one split, such as a person.")] = None,
-    model: Annotated[Path | None, typer.Option(help="The checkpoint to fine-tune, a Hugging Face folder.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The checkpoint to fine-tune: a folder, or a name on the Hub such as org/name.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Where to write; by default a folder named like the data.")
     ] = None,

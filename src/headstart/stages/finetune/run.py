@@ -9,6 +9,7 @@ from functools import reduce
 from operator import add
 from pathlib import Path
 
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
 from headstart.evaluation.baselines import NotApplicable
@@ -21,7 +22,7 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
 from headstart.stages.runs import card
-from headstart.stages.runs.folder import RunFolder
+from headstart.stages.runs.folder import RunFolder, pinned
 from headstart.stages.runs.machine import record_machine
 from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManifest
 from headstart.tasks.source import require_checkpoint
@@ -36,6 +37,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
 
     Each method with each seed is a cell. An interrupted run continues with the missing cells.
     """
+    recipe = recipe.model_copy(update={"model": pinned(recipe.model, recipe.output)})
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
@@ -71,7 +73,7 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
     paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
     hashes = {name: artifact.sha256(path)[:16] for name, path in paths.items() if path.is_file()}
-    return {"checkpoint": artifact.identity(Path(recipe.model))[:16], **hashes}
+    return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
 def _run_cells(setup: Setup, folder: RunFolder, quiet: bool) -> tuple[dict[str, list[MethodResult]], dict[str, str]]:
@@ -145,7 +147,7 @@ def _manifest(
     return FinetuneManifest(
         recipe=folder.recipe,
         seed=best.seed,
-        parents={"model": artifact.identity(Path(setup.recipe.model))},
+        parents={"model": artifact.identity(setup.source.path)},
         machines=[m.model_copy(update={"attention": best.details.attention or ""}) for m in setup.machines],
         task={
             **config.to_dict(setup.recipe.task),

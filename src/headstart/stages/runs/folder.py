@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from headstart.checkpoint.names import repin
 from headstart.core import artifact, config, renames
-from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.errors import ArtifactError, HeadstartError, RecipeError
 from headstart.core.lock import LOCK, FolderLock
 from headstart.core.recipes import text as recipe_text
 from headstart.core.recipes import variables
@@ -36,6 +37,15 @@ _VARIABLE = "variable "
 """Prefix of the name of a variable among the inputs."""
 
 Status = Literal["new", "unfinished", "finished"]
+
+
+def pinned(model: str, output: Path) -> str:
+    """Return the name of a checkpoint with its commit on the Hub: that of the run in `output`, if it has begun."""
+    previous = None
+    if (output / RECIPE).is_file():
+        with suppress(HeadstartError):
+            previous = config.parse(output / RECIPE).get("model")
+    return repin(model, previous if isinstance(previous, str) else None)
 
 
 class RunFolder:

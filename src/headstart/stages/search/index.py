@@ -14,13 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.errors import DataError
 from headstart.core.log import logger
 from headstart.corpus.read import readers
 from headstart.corpus.read.readers import Receipt
 from headstart.evaluation.cost import PriceTag
-from headstart.stages.runs.folder import RunFolder
+from headstart.stages.runs.folder import RunFolder, pinned
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.stages.search import graph as neighbors
 from headstart.stages.search.embedder import Embedder
@@ -42,9 +43,10 @@ class Passage(NamedTuple):
 
 def run(recipe: IndexRecipe, quiet: bool = False) -> Path:
     """Build an index, or resume an unfinished one with the vectors that it has, and return its folder."""
-    require_checkpoint(recipe.model)
+    recipe = recipe.model_copy(update={"model": pinned(recipe.model, recipe.output)})
+    checkpoint = require_checkpoint(recipe.model)
     inputs = {
-        "checkpoint": artifact.identity(Path(recipe.model))[:16],
+        "checkpoint": artifact.identity(checkpoint)[:16],
         "text": config.fingerprint(readers.sources(recipe.corpus)),
     }
     with RunFolder(recipe.output, recipe, inputs) as folder:
@@ -57,7 +59,7 @@ def _fill(recipe: IndexRecipe, folder: RunFolder, quiet: bool) -> None:
     """Compute the vectors that are missing and publish the index."""
     work = folder.path / "work"
     work.mkdir(exist_ok=True)
-    facts: dict[str, Any] = {"recipe": folder.recipe, "parents": {"model": artifact.identity(Path(recipe.model))}}
+    facts: dict[str, Any] = {"recipe": folder.recipe, "parents": {"model": artifact.identity(folder_of(recipe.model))}}
     with artifact.published(folder.path, KIND) as staging:
         with RecordedMeter(folder.path / "cost.json", recipe.cost) as meter:
             facts |= _build(recipe, work, staging.path, meter, quiet)

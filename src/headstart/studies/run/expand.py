@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, registry, renames
 from headstart.core.config import Section, TaskSection
 from headstart.core.errors import ArtifactError, DataError, RecipeError
@@ -261,7 +262,7 @@ def _described_corpus(folder: str) -> Any:
 @lru_cache(maxsize=1024)
 def _content(path: str) -> str:
     """Return a hash of a file or folder; its path, marked as absent, where it does not exist."""
-    location = Path(path)
+    location = folder_of(path) if path else Path(path)
     if location.is_file():
         return artifact.sha256(location)[:16]
     return artifact.identity(location)[:16] if path and location.is_dir() else ABSENT + path

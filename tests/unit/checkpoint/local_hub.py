@@ -1,0 +1,91 @@
+"""A small Hugging Face Hub on 127.0.0.1: the endpoints that huggingface_hub calls to read models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass
+class LocalHub:
+    """Repositories by name; each is a list of commits, and a commit is a dictionary of files."""
+
+    repositories: dict[str, list[dict[str, bytes]]] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+
+    def commit(self, repository: str, files: dict[str, bytes]) -> str:
+        """Add a commit, and return its hash."""
+        self.repositories.setdefault(repository, []).append(files)
+        return self.hash_of(repository, len(self.repositories[repository]) - 1)
+
+    @staticmethod
+    def hash_of(repository: str, number: int) -> str:
+        return hashlib.sha1(f"{repository} {number}".encode()).hexdigest()
+
+    def find(self, repository: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        commits = self.repositories.get(repository, [])
+        names = {self.hash_of(repository, number): files for number, files in enumerate(commits)}
+        if revision == "main" and commits:
+            revision = self.hash_of(repository, len(commits) - 1)
+        return (revision, names[revision]) if revision in names else None
+
+    def serve(self) -> ThreadingHTTPServer:
+        """Start to answer in a thread."""
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                path = unquote(urlsplit(self.path).path)
+                hub.requests.append(f"{self.command} {path}")
+                parts = path.strip("/").split("/")
+                if parts[:2] == ["api", "models"]:
+                    self._describe(parts)
+                else:
+                    self._send_file(parts)
+
+            def _describe(self, parts: list[str]) -> None:
+                repository, (what, revision) = "/".join(parts[2:4]), parts[4:6] or ["revision", "main"]
+                found = hub.find(repository, revision)
+                if found is None:
+                    code = "RevisionNotFound" if repository in hub.repositories else "RepoNotFound"
+                    self._reply(404, b"{}", {"X-Error-Code": code})
+                    return
+                commit, files = found
+                listed = [
+                    {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                    for name, content in files.items()
+                ]
+                info = {"id": repository, "sha": commit, "siblings": [{"rfilename": name} for name in files]}
+                self._reply(200, json.dumps(listed if what == "tree" else info).encode())
+
+            def _send_file(self, parts: list[str]) -> None:
+                found = hub.find("/".join(parts[:2]), parts[3])
+                content = found and found[1].get("/".join(parts[4:]))
+                if found is None or content is None:
+                    self._reply(404, b"", {"X-Error-Code": "EntryNotFound"})
+                    return
+                self._reply(200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": found[0]})
+
+            def _reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+                self.send_response(status)
+                for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
