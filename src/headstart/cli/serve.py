@@ -19,6 +19,7 @@ def serve(
     key_file: Annotated[
         Path | None, typer.Option(help="File with the key that clients send; default: the variable HEADSTART_KEY.")
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that answer; each has its own copy of the weights.")] = 1,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a batch; default: 1,024 on a CPU, 65,536 on a GPU.")
     ] = None,
@@ -38,7 +39,7 @@ def serve(
     from headstart.stages.serve.settings import ServeSettings
 
     settings = {
-        "host": host, "port": port, "batch_tokens": batch_tokens, "queue_rows": queue_rows,
+        "host": host, "port": port, "workers": workers, "batch_tokens": batch_tokens, "queue_rows": queue_rows,
         "deadline_seconds": deadline_seconds, "cache_mb": cache_mb,
     }  # fmt: skip
     filled = config.fill(ServeSettings, settings, "serve")

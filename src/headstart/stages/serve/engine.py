@@ -33,6 +33,11 @@ class Engine:
         self._warm = slots
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
     def stop(self, timeout: float) -> bool:
         """Finish the waiting rows and end the thread; False if that took longer than `timeout` seconds."""
         self.queue.close()

@@ -126,6 +126,12 @@ class Server:
     stderr: list[str] = field(default_factory=list)
     stdout: list[str] = field(default_factory=list)
 
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the worker processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         """Send a request on a connection of its own; returns the status, the headers, and the parsed body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -146,8 +152,10 @@ def start_server() -> Iterator[Callable[..., Server]]:
     """Starts `headstart serve` on a free port and waits until it listens."""
     servers: list[Server] = []
 
-    def start(*arguments: str, **environment: str) -> Server:
+    def start(*arguments: str, code: str | None = None, **environment: str) -> Server:
         command = [sys.executable, "-m", "headstart", "serve", "--port=0", *arguments]
+        if code is not None:
+            command = [sys.executable, "-c", code, *arguments]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
         )
@@ -167,5 +175,10 @@ def start_server() -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in servers:
-        server.process.kill()
-        server.process.wait()
+        server.process.terminate()
+    for server in servers:
+        try:
+            server.process.wait(15)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
