@@ -12,8 +12,11 @@ from headstart.cli.options import Quiet, require_one_process, show_log
 
 def serve(
     folders: Annotated[
-        list[Path], typer.Argument(help="Outputs of `headstart finetune`, or folders that contain such outputs.")
-    ],
+        list[Path] | None, typer.Argument(help="Outputs of `headstart finetune`, or folders that contain such outputs.")
+    ] = None,
+    index: Annotated[
+        list[Path] | None, typer.Option(help="Output of `headstart index` to be searched; may be repeated.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
     key_file: Annotated[
@@ -45,7 +48,7 @@ def serve(
     filled = config.fill(ServeSettings, settings, "serve")
     from headstart.stages.serve import run as stage
 
-    stage.run(folders, filled, stage.read_key(filled, key_file))
+    stage.run(folders or [], filled, stage.read_key(filled, key_file), index or [])
 
 
 def add_to(app: typer.Typer) -> None:

@@ -47,7 +47,8 @@ class Catalog:
         """Read the manifests of all tasks in the given folders.
 
         Args:
-            folders: outputs of `headstart finetune`, or folders that contain such outputs.
+            folders: outputs of `headstart finetune`, or folders that contain such outputs; none for a server that
+                only searches.
             cache_bytes: the memory for tasks. One task more may be in memory while a request uses it.
             telemetry: the metrics to update.
         """
@@ -60,7 +61,7 @@ class Catalog:
         self.entries: dict[str, Entry] = {}
         for name, folder in find_tasks(self.folders).items():
             self.entries[name] = read_entry(name, folder)
-        if not self.entries:
+        if self.folders and not self.entries:
             raise ArtifactError(
                 f"there is no fine-tuned model in {', '.join(map(str, folders))}",
                 allowed="`headstart serve` takes outputs of `headstart finetune`, or folders that contain them",

@@ -43,13 +43,26 @@ def read_key(settings: ServeSettings, key_file: Path | None) -> str | None:
     return key
 
 
-def run(folders: Sequence[Path], settings: ServeSettings, key: str | None) -> None:
-    """Serve the tasks in the folders until SIGTERM or SIGINT; accepted requests are answered first."""
+def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None, indexes: Sequence[Path] = ()) -> None:
+    """Serve tasks and search indexes until SIGTERM or SIGINT; accepted requests are answered first.
+
+    Args:
+        folders: outputs of `headstart finetune`, or folders that contain such outputs.
+        settings: the settings of the server.
+        key: what a client must send; None for a server that only this machine reaches.
+        indexes: outputs of `headstart index`.
+    """
+    if not folders and not indexes:
+        raise RecipeError(
+            "there is nothing to serve",
+            allowed="`headstart serve` takes outputs of `headstart finetune`, and of `headstart index` as --index",
+            do="Name a folder",
+        )
     _require_extra()
     from headstart.stages.serve import supervisor
 
     with _bind(settings) as listener:
-        supervisor.run(listener, folders, settings, key)
+        supervisor.run(listener, folders, indexes, settings, key)
 
 
 def _bind(settings: ServeSettings) -> socket.socket:

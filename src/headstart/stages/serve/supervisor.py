@@ -121,13 +121,20 @@ class Supervisor:
     """Starts the workers, replaces those that die, and stops them all on SIGTERM or SIGINT."""
 
     def __init__(
-        self, listener: socket.socket, folders: Sequence[Path], settings: ServeSettings, key: str | None, metrics: str
+        self,
+        listener: socket.socket,
+        folders: Sequence[Path],
+        indexes: Sequence[Path],
+        settings: ServeSettings,
+        key: str | None,
+        metrics: str,
     ) -> None:
         """Keep what every worker needs.
 
         Args:
             listener: the bound socket.
             folders: the folders of the tasks.
+            indexes: the folders of the search indexes.
             settings: the settings of the server.
             key: what a client must send.
             metrics: a folder in which the processes share their metrics.
@@ -135,8 +142,8 @@ class Supervisor:
         self.listener, self.settings = listener, settings
         self.workers = [Worker(index) for index in range(settings.workers)]
         self._job = {
-            "folders": [str(folder) for folder in folders], "settings": settings.model_dump(), "key": key,
-            "metrics": metrics, "level": logger.getEffectiveLevel(),
+            "folders": [str(folder) for folder in folders], "indexes": [str(folder) for folder in indexes],
+            "settings": settings.model_dump(), "key": key, "metrics": metrics, "level": logger.getEffectiveLevel(),
         }  # fmt: skip
         self._environment = dict(os.environ)
         if settings.workers > 1:
@@ -223,7 +230,13 @@ class Supervisor:
                     logger.warning("worker %d did not stop and is killed", worker.index)
 
 
-def run(listener: socket.socket, folders: Sequence[Path], settings: ServeSettings, key: str | None) -> None:
+def run(
+    listener: socket.socket,
+    folders: Sequence[Path],
+    indexes: Sequence[Path],
+    settings: ServeSettings,
+    key: str | None,
+) -> None:
     """Serve with worker processes until SIGTERM or SIGINT."""
     with tempfile.TemporaryDirectory(prefix="headstart-metrics-") as metrics:
-        Supervisor(listener, folders, settings, key, metrics).run()
+        Supervisor(listener, folders, indexes, settings, key, metrics).run()

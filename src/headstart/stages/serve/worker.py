@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -22,6 +22,9 @@ from headstart.core.errors import HeadstartError
 from headstart.core.log import logger
 from headstart.stages.serve.settings import ServeSettings
 from headstart.stages.serve.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from headstart.stages.serve.service import Service
 
 _BACKLOG = 512
 _BEAT_SECONDS = 1.0
@@ -60,15 +63,16 @@ def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
     """Serve the tasks in the folders of a job until SIGTERM, SIGINT or the end of the parent."""
     from headstart.stages.serve import app, guard
     from headstart.stages.serve.catalog import Catalog
+    from headstart.stages.serve.indexes import Indexes
     from headstart.stages.serve.service import Service
 
     settings = config.fill(ServeSettings, job["settings"], "serve")
     telemetry = Telemetry(job["metrics"], str(job["index"]))
     catalog = Catalog([Path(folder) for folder in job["folders"]], int(settings.cache_mb * 1e6), telemetry)
-    service = Service(catalog, settings, telemetry)
+    service = Service(catalog, settings, telemetry, Indexes([Path(folder) for folder in job["indexes"]]))
     service.start()
     if job["index"] == 0:
-        _describe(catalog)
+        _describe(service)
     guarded = guard.Guard(
         app.build(service), job["key"], telemetry, int(settings.max_body_mb * 1e6), settings.body_seconds
     )
@@ -99,7 +103,7 @@ def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
             self.handle_exit(signal.SIGTERM, None)
 
     stopped = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(catalog, settings.reload_seconds, stopped), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(service, settings.reload_seconds, stopped), daemon=True)
     watcher.start()
     # uvicorn raises the signal again after it has drained; the process must then end without a traceback.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,8 +132,9 @@ def main() -> None:
         sys.exit(refusal.exit_code)
 
 
-def _describe(catalog: Any) -> None:
-    """Say which tasks share a body, and which stand beside."""
+def _describe(service: Service) -> None:
+    """Say which tasks share a body, which stand beside, and which indexes there are."""
+    catalog = service.catalog
     slots = catalog.slots()
     for body in catalog.opener.bodies.values():
         sharing = [slot for slot in slots if slot.body is body]
@@ -141,13 +146,16 @@ def _describe(catalog: Any) -> None:
     if len(slots) < len(catalog.entries):
         logger.info("%d of %d tasks are in memory; the others are loaded when they are asked for", len(slots),
                     len(catalog.entries))  # fmt: skip
+    for index in service.indexes.entries.values():
+        logger.info("index %s: %d passages", index.name, index.passages)
 
 
-def _watch(catalog: Any, seconds: float, stopped: threading.Event) -> None:
+def _watch(service: Service, seconds: float, stopped: threading.Event) -> None:
     """Look for new and replaced folders until the server stops."""
     while not stopped.wait(seconds):
         try:
-            catalog.refresh()
+            service.catalog.refresh()
+            service.indexes.refresh()
         # A folder that cannot be listed at the moment must not end the thread.
         except Exception as error:
             logger.warning("the folders cannot be read: %s", error)

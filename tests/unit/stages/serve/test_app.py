@@ -88,7 +88,7 @@ def routes(service: Service) -> list[tuple[str, str]]:
 def test_the_key_covers_every_route_but_health(service):
     known = routes(service)
     assert {"/", "/health", "/ready", "/metrics", "/openapi.json", "/v1/tasks", "/v1/tasks/lora", "/v1/classify",
-            "/v1/embeddings", "/rerank"} <= {path for _, path in known}  # fmt: skip
+            "/v1/embeddings", "/rerank", "/search", "/v1/indexes"} <= {path for _, path in known}  # fmt: skip
     assert OPEN == ("/health",)
     for method, path in [*known, ("GET", "/docs"), ("OPTIONS", "/v1/tasks"), ("GET", "//health"), ("GET", "/health/")]:
         status, _, _ = call(service, method, path, key=KEY)
