@@ -31,6 +31,7 @@ class ServeSettings(Section):
     max_inputs: int = Field(256, ge=1, description="inputs of one request")
     max_characters: int = Field(20_000, ge=1, description="characters of one input")
     max_body_mb: float = Field(4.0, gt=0, description="size of the body of a request")
+    header_seconds: float = Field(10.0, gt=0, description="time in which the headers of a request must arrive")
     body_seconds: float = Field(10.0, gt=0, description="time in which the body of a request must arrive")
     reload_seconds: float = Field(2.0, gt=0, description="time between looks at the folders for new and replaced tasks")
 

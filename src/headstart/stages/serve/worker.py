@@ -20,6 +20,7 @@ import uvicorn
 from headstart.core import config, faults, log
 from headstart.core.errors import HeadstartError
 from headstart.core.log import logger
+from headstart.stages.serve.protocol import with_header_timeout
 from headstart.stages.serve.settings import ServeSettings
 from headstart.stages.serve.telemetry import Telemetry
 
@@ -80,6 +81,9 @@ def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
         guarded, log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG, ws="none", lifespan="on",
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )  # fmt: skip
+
+    configured.load()
+    configured.http_protocol_class = with_header_timeout(configured.http_protocol_class, settings.header_seconds)
 
     class Server(uvicorn.Server):
         """A server that stops being ready as soon as it is asked to stop, and reports to its parent."""

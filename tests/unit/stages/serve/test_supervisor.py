@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -36,7 +37,7 @@ from headstart.stages.serve import run
 from headstart.stages.serve.settings import ServeSettings
 
 log.show(quiet=False)
-run.run([Path(sys.argv[1])], ServeSettings(port=0, worker_timeout_seconds=2), None)
+run.run([Path(sys.argv[1])], ServeSettings(port=0, worker_timeout_seconds=2, header_seconds=0.5), None)
 """
 
 
@@ -120,6 +121,29 @@ def test_a_worker_that_hangs_is_replaced(start_server: Start, tasks, texts):
     assert ask(server, "lora", texts[0])["task"] == "lora", "the connection waited for the next worker"
     assert metric(server, "headstart_worker_restarts_total") == 1
     assert any("did not respond for" in line for line in server.stderr)
+
+
+def test_headers_that_arrive_slowly_are_refused(start_server: Start, tasks):
+    server = start_server(str(tasks / "lora"), code=_WITH_SETTINGS)
+    request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    for sent in (b"", request):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            client.sendall(sent)
+            reply = client.makefile("rb").read()
+            assert reply.startswith(b"HTTP/1.1 408") and b"0.5 s" in reply
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        lines = client.makefile("rb")
+        client.sendall(request + b"\r\n" + request)
+        assert lines.readline().startswith(b"HTTP/1.1 200"), "a complete request on the same connection is answered"
+        rest = lines.read()
+        assert b"HTTP/1.1 200" not in rest, "the second one is never complete"
+    body = b'{"inputs": ["a"]}'
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        head = f"POST /v1/tasks/lora HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n")
+        time.sleep(1)  # The headers are complete; the body has a limit of its own.
+        client.sendall(body)
+        assert client.recv(15).startswith(b"HTTP/1.1 200")
 
 
 def test_workers_stop_when_their_parent_is_killed(start_server: Start, tasks):
