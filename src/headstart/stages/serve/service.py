@@ -21,6 +21,9 @@ from headstart.stages.serve.settings import ServeSettings
 from headstart.stages.serve.telemetry import Telemetry
 from headstart.training import precision
 
+_PATIENCE = 0.6
+"""The share of the deadline that the queue may be expected to take. Rows of unusual length wait longer than others, so
+that a queue of the whole deadline would let some of them pass it."""
 Gone = Callable[[], Awaitable[Any]]
 """Returns when the client has left."""
 
@@ -58,7 +61,8 @@ class Service:
         self.catalog, self.settings, self.telemetry = catalog, settings, telemetry
         self.indexes = indexes or Indexes()
         budget = settings.batch_tokens or batch_tokens(precision.default_device())
-        self.queue = RowQueue(settings.queue_rows, budget, settings.window_ms / 1000)
+        patience = _PATIENCE * settings.deadline_seconds
+        self.queue = RowQueue(settings.queue_rows, budget, settings.window_ms / 1000, patience)
         self.engine = Engine(self.queue, telemetry)
         self.draining = False
         self.finished = False

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _BACKLOG = 512
 _BEAT_SECONDS = 1.0
+_SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter while another waits; with Python's 5 ms, the event loop waits for the
+threads that compute and tokenize several times per request."""
 
 
 class Parent:
@@ -126,6 +129,7 @@ def main() -> None:
     parent = Parent(channel)
     job = parent.read_job()
     log.show(quiet=job["level"] > logging.INFO)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         serve(listener, parent, job)
     except Exception as error:
