@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from serving_client import headstart_server, quantile, write_result
+from serving_page import render
 from serving_tasks import make_tasks
 
 from headstart.stages.serve.catalog import Catalog
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--resident", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--page", type=Path, help="render this page from the results at the end")
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = make_tasks(options.work, f"{options.tasks}-tasks", lora=options.tasks)
@@ -64,6 +66,8 @@ def main() -> None:
             "load_ms_with_few_tasks": round(statistics.median(few), 2),
         },
     )  # fmt: skip
+    if options.page:
+        render(options.results, options.page)
 
 
 if __name__ == "__main__":

@@ -89,15 +89,23 @@ class RowQueue:
         with self._changed:
             if rows > self.limit:
                 raise Refusal(413, f"The request has {rows} inputs; the queue has room for {self.limit}. Send fewer.")
-            if self._in_use + rows > self.limit or (self._in_use and self._expected(rows) > self.patience):
-                message = f"The queue is full ({self._in_use} rows are being answered). Retry later."
-                raise Refusal(429, message, self._retry_after())
+            self._require(rows)
             self._in_use += rows
         try:
             yield
         finally:
             with self._changed:
                 self._in_use -= rows
+
+    def require_room(self) -> None:
+        """Raise a refusal if there is no room for a single row; `reserved` decides for a whole request."""
+        with self._changed:
+            self._require(1)
+
+    def _require(self, rows: int) -> None:
+        if self._in_use + rows > self.limit or (self._in_use and self._expected(rows) > self.patience):
+            message = f"The queue is full ({self._in_use} rows are being answered). Retry later."
+            raise Refusal(429, message, self._retry_after())
 
     def add(self, job: Job) -> None:
         """Add the rows of a job, for which room was reserved; raises a refusal if the queue is closed."""
@@ -136,7 +144,8 @@ class RowQueue:
 
         The padded size of the batch is at most the budget, unless a single row is larger.
         """
-        candidates, tokens = [], 0
+        candidates: list[Waiting] = []
+        tokens = 0
         for job, index in self._rows:
             tokens += job.rows[index].length
             if candidates and tokens > _CANDIDATE_BATCHES * self.budget:

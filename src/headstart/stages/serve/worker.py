@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 _BACKLOG = 512
 _BEAT_SECONDS = 1.0
-_SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter while another waits; with Python's 5 ms, the event loop waits for the
-threads that compute and tokenize several times per request."""
 
 
 class Parent:
@@ -78,8 +75,9 @@ def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
     if job["index"] == 0:
         _describe(service)
     guarded = guard.Guard(
-        app.build(service), job["key"], telemetry, int(settings.max_body_mb * 1e6), settings.body_seconds
-    )
+        app.build(service), job["key"], telemetry, int(settings.max_body_mb * 1e6), settings.body_seconds,
+        require_room=service.queue.require_room,
+    )  # fmt: skip
     configured = uvicorn.Config(
         guarded, log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG, ws="none", lifespan="on",
         timeout_graceful_shutdown=int(settings.drain_seconds),
@@ -129,7 +127,6 @@ def main() -> None:
     parent = Parent(channel)
     job = parent.read_job()
     log.show(quiet=job["level"] > logging.INFO)
-    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         serve(listener, parent, job)
     except Exception as error:

@@ -47,6 +47,16 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("sentence_transformers") is not None:
     BODIES["bert"]["embed"] = {"name": "lora", "rank": 2}
+_WITH_SETTINGS = """
+import json, sys
+from pathlib import Path
+from headstart.core import log
+from headstart.stages.serve import run
+from headstart.stages.serve.settings import ServeSettings
+
+log.show(quiet=False)
+run.run([Path(folder) for folder in sys.argv[2:]], ServeSettings(**json.loads(sys.argv[1])))
+"""
 WHOLE = ("full",)
 """Tasks that share no body."""
 
@@ -149,13 +159,13 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server() -> Iterator[Callable[..., Server]]:
-    """Starts `headstart serve` on a free port and waits until it listens."""
+    """Starts `headstart serve` on a free port, with `settings` if they have no option, and waits until it listens."""
     servers: list[Server] = []
 
-    def start(*arguments: str, code: str | None = None, **environment: str) -> Server:
+    def start(*arguments: str, settings: dict[str, Any] | None = None, **environment: str) -> Server:
         command = [sys.executable, "-m", "headstart", "serve", "--port=0", *arguments]
-        if code is not None:
-            command = [sys.executable, "-c", code, *arguments]
+        if settings is not None:
+            command = [sys.executable, "-c", _WITH_SETTINGS, json.dumps({"port": 0, **settings}), *arguments]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
         )

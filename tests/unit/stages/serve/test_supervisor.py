@@ -29,16 +29,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="worker processes are found in /proc (Linux)"),
 ]
 Start = Callable[..., Server]
-_WITH_SETTINGS = """
-import sys
-from pathlib import Path
-from headstart.core import log
-from headstart.stages.serve import run
-from headstart.stages.serve.settings import ServeSettings
-
-log.show(quiet=False)
-run.run([Path(sys.argv[1])], ServeSettings(port=0, worker_timeout_seconds=2, header_seconds=0.5), None)
-"""
 
 
 def is_running(pid: int) -> bool:
@@ -114,7 +104,7 @@ def test_a_replaced_task_reaches_every_worker(start_server: Start, tasks, texts,
 
 
 def test_a_worker_that_hangs_is_replaced(start_server: Start, tasks, texts):
-    server = start_server(str(tasks / "lora"), code=_WITH_SETTINGS)
+    server = start_server(str(tasks / "lora"), settings={"worker_timeout_seconds": 2, "header_seconds": 0.5})
     (hung,) = server.workers
     os.kill(hung, signal.SIGSTOP)
     wait_until(lambda: not is_running(hung))
@@ -124,7 +114,7 @@ def test_a_worker_that_hangs_is_replaced(start_server: Start, tasks, texts):
 
 
 def test_headers_that_arrive_slowly_are_refused(start_server: Start, tasks):
-    server = start_server(str(tasks / "lora"), code=_WITH_SETTINGS)
+    server = start_server(str(tasks / "lora"), settings={"worker_timeout_seconds": 2, "header_seconds": 0.5})
     request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     for sent in (b"", request):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
