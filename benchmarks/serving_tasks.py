@@ -31,7 +31,7 @@ WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 def prototype(folder: Path, kind: str) -> Path:
     """Fine-tune MiniLM on SST-2, or sentence vectors on STS-B, for two steps; how well it predicts does not matter."""
-    task, data = ("embed", DATA / "tasks/stsb") if kind == "embed" else ("classify", SST2)
+    task, data = ("embed", DATA / "tasks/stsb/en") if kind == "embed" else ("classify", SST2)
     recipe = {
         "output": str(folder), "model": minilm(), "task": {"kind": task}, "seeds": 1, "compare_with": [],
         "adaptation": ADAPTATIONS[kind],
