@@ -59,7 +59,7 @@ def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None
             do="Name a folder",
         )
     _require_extra()
-    from headstart.stages.serve import supervisor
+    from headstart.stages.serve.workers import supervisor
 
     with _bind(settings) as listener:
         supervisor.run(listener, folders, indexes, settings, key)

@@ -20,9 +20,9 @@ import uvicorn
 from headstart.core import config, faults, log
 from headstart.core.errors import HeadstartError
 from headstart.core.log import logger
-from headstart.stages.serve.protocol import with_header_timeout
 from headstart.stages.serve.settings import ServeSettings
 from headstart.stages.serve.telemetry import Telemetry
+from headstart.stages.serve.workers.protocol import with_header_timeout
 
 if TYPE_CHECKING:
     from headstart.stages.serve.service import Service

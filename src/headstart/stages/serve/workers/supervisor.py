@@ -40,7 +40,7 @@ _STEADY_SECONDS = 30.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _GRACE_SECONDS = 10.0
 """Time beyond `drain_seconds` after which a worker that does not stop is killed."""
-_WORKER = "headstart.stages.serve.worker"
+_WORKER = "headstart.stages.serve.workers.worker"
 
 
 class Worker:
