@@ -47,6 +47,16 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("sentence_transformers") is not None:
     BODIES["bert"]["embed"] = {"name": "lora", "rank": 2}
+_WITH_SETTINGS = """
+import json, sys
+from pathlib import Path
+from headstart.core import log
+from headstart.stages.serve import run
+from headstart.stages.serve.settings import ServeSettings
+
+log.show(quiet=False)
+run.run([Path(folder) for folder in sys.argv[2:]], ServeSettings(**json.loads(sys.argv[1])))
+"""
 WHOLE = ("full",)
 """Tasks that share no body."""
 
@@ -126,6 +136,12 @@ class Server:
     stderr: list[str] = field(default_factory=list)
     stdout: list[str] = field(default_factory=list)
 
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the worker processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         """Send a request on a connection of its own; returns the status, the headers, and the parsed body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -143,11 +159,13 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server() -> Iterator[Callable[..., Server]]:
-    """Starts `headstart serve` on a free port and waits until it listens."""
+    """Starts `headstart serve` on a free port, with `settings` if they have no option, and waits until it listens."""
     servers: list[Server] = []
 
-    def start(*arguments: str, **environment: str) -> Server:
+    def start(*arguments: str, settings: dict[str, Any] | None = None, **environment: str) -> Server:
         command = [sys.executable, "-m", "headstart", "serve", "--port=0", *arguments]
+        if settings is not None:
+            command = [sys.executable, "-c", _WITH_SETTINGS, json.dumps({"port": 0, **settings}), *arguments]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
         )
@@ -167,5 +185,10 @@ def start_server() -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in servers:
-        server.process.kill()
-        server.process.wait()
+        server.process.terminate()
+    for server in servers:
+        try:
+            server.process.wait(15)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
