@@ -221,6 +221,8 @@ class InputSpec:
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
     family: str
     max_length: int
+    target_cls: bool = True
+    """The targets of an encoder-decoder begin with [CLS], if the tokenizer adds it."""
 
     @property
     def pad(self) -> int:

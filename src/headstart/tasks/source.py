@@ -15,6 +15,7 @@ from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
 from headstart.core.lazy import torch, transformers
 from headstart.core.randomness import integer
+from headstart.tasks.framing import Framing, without_cls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -29,10 +30,19 @@ class CheckpointFolder:
     """A folder with config.json, weights and tokenizer, from which models with a task's head are loaded."""
 
     def __init__(
-        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None
-    ) -> None:
-        """Check that the folder fits the task. `seed` initializes new weights; `rehearsal` opens the pre-training."""
-        self._rehearsal = rehearsal
+        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None,
+        framing: Framing | None = None,
+    ) -> None:  # fmt: skip
+        """Check that the folder fits the task.
+
+        Args:
+            path: the folder.
+            task: the task whose head the models get.
+            seed: initializes new weights.
+            rehearsal: opens the pre-training of the folder.
+            framing: the special tokens that an encoder-decoder saw in pre-training; by default those of its tokenizer.
+        """
+        self._rehearsal, self._framing = rehearsal, framing or Framing()
         self.path, self.task, self.seed = require_checkpoint(path), task, seed
         self._new: frozenset[str] = frozenset()
         self._tokenizer: PreTrainedTokenizerBase | None = None
@@ -49,7 +59,7 @@ class CheckpointFolder:
 
     def input_spec(self, max_length: int) -> InputSpec:
         """Return the tokenizer and family of this checkpoint, with a maximum input length in tokens."""
-        return InputSpec(self.tokenizer(), self.family, max_length)
+        return InputSpec(self.tokenizer(), self.family, max_length, self._framing.target_cls)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer of the folder, loaded at the first call."""
@@ -77,6 +87,8 @@ class CheckpointFolder:
                 allowed="Tokenizer and network must belong together",
                 do="Restore the folder, or use another one",
             )
+        if family_of(self.config) == "encoder-decoder" and not self._framing.source_cls:
+            tokenizer = without_cls(tokenizer)
         return with_pad_token(tokenizer)
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:

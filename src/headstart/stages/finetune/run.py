@@ -180,6 +180,7 @@ def _manifest(
         pipeline=None if is_adapter else task.pipeline,
         is_adapter=is_adapter,
         usage=task.usage,
+        target_cls=setup.spec.target_cls,
     )
 
 

@@ -274,6 +274,8 @@ class FinetuneManifest(Manifest):
     """True if the folder has a peft adapter instead of a whole model."""
     usage: str | None = None
     """Lines of Python that use the model, where that is not a pipeline."""
+    target_cls: bool = True
+    """The targets of an encoder-decoder began with [CLS], if its tokenizer adds it; earlier versions trained so."""
 
     @property
     def kept_weights(self) -> str:
