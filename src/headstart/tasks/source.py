@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
-from headstart.checkpoint.load import load_class, load_config, load_tokenizer
+from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
 """The families of model types that are neither encoders nor decoders."""
+_SENTENCE_HEAD = "sentence_head"
+"""The subfolder of a checkpoint that holds its classifier of sentence pairs."""
+_CLASSIFIERS = ("AutoModelForSequenceClassification", "AutoModelForMultipleChoice")
 _WRAPPER = "headstart_on_top"
 """The model type of Headstart's wrapper around a plain network; its family is that of the plain network."""
 
@@ -104,6 +107,7 @@ class CheckpointFolder:
                 do="Restore or complete the folder",
             )
         self._new = frozenset({*info["missing_keys"], *mismatched})
+        self._load_pooler(model)
         return model
 
     def fresh(self) -> PreTrainedModel:
@@ -130,6 +134,19 @@ class CheckpointFolder:
                 do="Construct CheckpointFolder with the argument `rehearsal`",
             )
         return self._rehearsal(self.path)
+
+    def _load_pooler(self, model: PreTrainedModel) -> None:
+        """Start the pooler of a classifier of texts from the one that pre-training on sentence pairs has trained."""
+        folder = self.path / _SENTENCE_HEAD
+        if self.task.auto_class(self.family) not in _CLASSIFIERS or not (folder / "config.json").is_file():
+            return
+        settings, tensors = load_head_tensors(folder)
+        pooler = dict(model.named_modules()).get(settings.get("pooler") or "-")
+        # A checkpoint of an earlier version does not name a pooler: its activation was another one.
+        with torch.no_grad():
+            for name, parameter in [] if pooler is None else list(pooler.named_parameters()):
+                if name in tensors and tensors[name].shape == parameter.shape:
+                    parameter.copy_(tensors[name])
 
     def _auto(self) -> Any:
         return getattr(transformers, self.task.auto_class(self.family))
