@@ -106,8 +106,8 @@ def output_with_states(body: Any, output_class: type[ModelOutput], states: torch
     pooler = getattr(body, "pooler", None)
     if pooler is None:
         return output_class(last_hidden_state=states)
-    is_linear = isinstance(pooler, nn.Linear)  # ALBERT's pooler
-    pooled = body.pooler_activation(pooler(states[:, 0])) if is_linear else pooler(states)
+    activation = getattr(body, "pooler_activation", None)  # ALBERT's pooler is a linear layer
+    pooled = pooler(states) if activation is None else activation(pooler(states[:, 0]))
     return output_class(last_hidden_state=states, pooler_output=pooled)
 
 
