@@ -26,7 +26,8 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "head-mean": {"name": "features", "layers": "mean"},
         "lora": {"name": "lora", "rank": 4},
         "lora-pair": {"name": "lora", "rank": 2, "targets": ["query", "value"]},
-        "adapter": {"name": "adapters", "placement": "houlsby"},
+        "adapter": {"name": "adapters"},
+        "houlsby": {"name": "adapters", "placement": "houlsby"},
         "adapter-gelu": {"name": "adapters", "activation": "gelu", "reduction": 4},
         "ia3": {"name": "ia3"},
         "tags": {"name": "lora"},
@@ -47,7 +48,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("sentence_transformers") is not None:
     BODIES["bert"]["embed"] = {"name": "lora", "rank": 2}
-WHOLE = ("full",)
+WHOLE = ("full", "houlsby")
 """Tasks that share no body."""
 
 
