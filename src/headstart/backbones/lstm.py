@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError
 
@@ -24,7 +23,7 @@ class BiLM(SizedBackbone):
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Jozefowicz et al. 2016"
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The input representation and the size."""
 
         family: Literal["bilm"] = "bilm"

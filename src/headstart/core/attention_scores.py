@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headstart.core.errors import RecipeError
@@ -69,9 +70,9 @@ def score_distance(
     return (difference * pairs).sum((1, 2)) / pairs.sum((1, 2))
 
 
+@cache
 def _register() -> None:
-    if _NAME in transformers.AttentionInterface.valid_keys(transformers.AttentionInterface()):
-        return
+    """Register the function with transformers, once."""
     transformers.AttentionInterface.register(_NAME, _attend)
     transformers.AttentionMaskInterface.register(_NAME, transformers.masking_utils.eager_mask)
 
