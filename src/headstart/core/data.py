@@ -242,6 +242,8 @@ class ParameterGroup:
     lr_scale: float = 1.0
     starts: float = 0.0
     """Fraction of the budget after which the group is trained; until then its parameters do not change."""
+    plateaus: int = 0
+    """Evaluations without improvement after which the group is trained; until then its parameters do not change."""
 
 
 class MixtureComponent(NamedTuple):
