@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -69,6 +69,9 @@ SizeName = Annotated[str, AfterValidator(_known)]
 class SizeSettings(Section):
     """Numbers that replace those of the named size; a subclass has the field `size`."""
 
+    newer: ClassVar[Mapping[str, Any]] = {"layers": None, "hidden": None, "heads": None}
+    """Fields that are left out of recipes at these defaults, so that recipes from before them keep their hashes."""
+
     layers: int | None = Field(None, ge=1, le=256, description="number of layers, instead of that of `size`")
     hidden: int | None = Field(None, ge=8, le=65536, description="hidden size, instead of that of `size`")
     heads: int | None = Field(
@@ -87,9 +90,9 @@ class SizeSettings(Section):
 
     @model_serializer(mode="wrap")
     def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave unset numbers out, so that recipes from before them keep their hashes."""
+        """Leave newer fields out at their defaults."""
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name not in Size._fields or value is not None}
+        return {name: value for name, value in values.items() if name not in self.newer or value != self.newer[name]}
 
     def dimensions(self) -> Size:
         """Return the size: the numbers that are set, and those of the named size otherwise."""
