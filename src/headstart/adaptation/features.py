@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.adaptation.layers import freeze_body, layers_run
@@ -39,6 +39,11 @@ class FeatureExtraction(BaseAdaptation):
             description="the head's input: the top layer, the mean of layers, layers concatenated, or ELMo's learned "
             "mixture times γ. All but `top` need Headstart to load the model (a biLM's `mix` does not)",
         )
+        layer: int | None = Field(
+            None,
+            ge=0,
+            description="one layer alone instead of `layers`: 0 for the embeddings, 1 for the first layer, and so on",
+        )
         last: int | None = Field(
             None,
             ge=1,
@@ -56,9 +61,20 @@ class FeatureExtraction(BaseAdaptation):
             2000, ge=0, description="size of the cache of hidden states; further texts are recomputed every epoch"
         )
 
+        @model_serializer(mode="wrap")
+        def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+            """Leave `layer` out if it is not set, so that recipes from before it keep their hashes."""
+            values: dict[str, Any] = dump(self)
+            return {name: value for name, value in values.items() if name != "layer" or value is not None}
+
         @model_validator(mode="after")
         def _top_is_one_layer(self) -> FeatureExtraction.Config:
-            if self.layers == "top" and (self.last is not None or self.normalise):
+            if self.layer is not None and (self.layers != "top" or self.last is not None):
+                other = f"layers is {self.layers!r}" if self.layers != "top" else f"last is {self.last}"
+                raise ValueError(
+                    f"layer is {self.layer}, which is one layer alone, but {other}. Remove one of the two settings."
+                )
+            if self.layers == "top" and self.layer is None and (self.last is not None or self.normalise):
                 setting = "normalise is true" if self.last is None else f"last is {self.last}"
                 raise ValueError(
                     f"{setting}, but layers is 'top', which reads one layer unchanged. Set layers to mean, concat or "
@@ -87,7 +103,8 @@ class FeatureExtraction(BaseAdaptation):
         freeze_body(model, source.new_parameters())
         body: Any = model.base_model
         mixture, settings = getattr(body, "mix", None), self.config
-        uses_own_mix = settings.layers in ("top", "mix") and settings.last is None and not settings.normalise
+        is_plain = settings.layer is None and settings.last is None and not settings.normalise
+        uses_own_mix = settings.layers in ("top", "mix") and is_plain
         top: torch.nn.Module
         if mixture is not None and uses_own_mix:
             selection, top = LayerSelection(layers_run(model) + 1), BiLMMix(mixture)
@@ -131,6 +148,14 @@ class FeatureExtraction(BaseAdaptation):
         from headstart.adaptation.on_top import LayerSelection
 
         settings = self.config
+        if settings.layer is not None:
+            if settings.layer >= states:
+                raise RecipeError(
+                    f"adaptation.layer is {settings.layer}, but the model has {states - 1} layers",
+                    allowed=f"0 (the embeddings) to {states - 1}",
+                    do="Lower adaptation.layer",
+                )
+            return LayerSelection(states - settings.layer, False, bool(settings.normalise), pool, only=True)
         if settings.layers == "top":
             return LayerSelection(pool=pool)
         last = settings.last or (min(_CONCATENATED, states - 1) if settings.layers == "concat" else states)

@@ -159,6 +159,8 @@ def _training(manifest: FinetuneManifest) -> str:
     ]
     if manifest.kept_weights:
         sentences.append(f"Kept weights: {manifest.kept_weights}.")
+    if manifest.layer_weights:
+        sentences.append(f"Learned layer weights: {manifest.layer_weights}.")
     return " ".join([*sentences, *_decision(manifest)])
 
 
