@@ -67,12 +67,7 @@ class PrefixLM(TextObjective):
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return the network with its head; raises if some of its layers use sliding-window attention."""
         model = make("AutoModelForCausalLM" if self._is_decoder else "AutoModelForSeq2SeqLM")
-        if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
-            raise RecipeError(
-                "some layers of the backbone use sliding-window attention",
-                allowed="prefix_lm needs full attention within the prefix",
-                do="Set `backbone.max_length` to 512 or less, or choose another `backbone.kind`",
-            )
+        require_full_attention(model)
         return model
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
@@ -123,6 +118,16 @@ class PrefixLM(TextObjective):
         if not self._is_decoder:
             return batch
         return {**batch, "attention_mask": prefix_mask(batch["prefixes"], batch["input_ids"].shape[1])}
+
+
+def require_full_attention(model: torch.nn.Module) -> None:
+    """Raise if some layers of a network use sliding-window attention."""
+    if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
+        raise RecipeError(
+            "some layers of the backbone use sliding-window attention",
+            allowed="A bidirectional prefix needs full attention within the prefix",
+            do="Set `backbone.max_length` to 512 or less, or choose another `backbone.kind`",
+        )
 
 
 def prefix_mask(prefixes: torch.Tensor, length: int) -> torch.Tensor:
