@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field
 
-from headstart.core.config import Section
-from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
-from headstart.objectives.chunked import TextObjective
-from headstart.objectives.prefix_lm import prefix_mask, require_full_attention
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from headstart.objectives.one_row import OneRowObjective, OneRowSettings
 
 
 class Counts(NamedTuple):
@@ -34,7 +28,7 @@ class Counts(NamedTuple):
     """Tokens that the decoder generates."""
 
 
-class SpanCorruption(TextObjective):
+class SpanCorruption(OneRowObjective):
     """Replace spans of a row by sentinels and let the decoder generate the removed spans (T5).
 
     The arithmetic follows T5's code: 0.15 of the tokens, in spans of 3 on average, both exact in every row. Spans and
@@ -49,52 +43,21 @@ class SpanCorruption(TextObjective):
     """
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5; modes: Tay et al. 2023, UL2"
-    families: ClassVar[tuple[str, ...]] = ("encoder-decoder", "decoder")
-    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
-    class Config(Section):
+    class Config(OneRowSettings):
         """The fraction of tokens to remove, the lengths of spans, and the tokens that mark them."""
 
         name: Literal["span_corruption"] = "span_corruption"
-        family: Literal["encoder-decoder", "decoder"] = Field(
-            "encoder-decoder", description="family of the backbone; must equal that of backbone"
-        )
-        bidirectional_prefix: bool = Field(
-            False, description="a decoder reads the corrupted text with bidirectional attention (prefix LM)"
-        )
         density: float = Field(0.15, gt=0, le=0.5, description="fraction of a row's tokens to remove; T5 used 0.15")
         mean_length: float = Field(3.0, ge=1, description="mean number of tokens in a span; T5 used 3")
         sentinels: int = Field(100, ge=1, description="number of sentinel tokens <extra_id_0> …; T5 used 100")
         mode: str | None = Field(None, min_length=1, description="token before the input; UL2 used [R] and [X]")
         chunk: int = Field(512, ge=1, description="number of positions whose logits are in memory at a time")
 
-        @model_validator(mode="after")
-        def _prefix_of_a_decoder(self) -> SpanCorruption.Config:
-            if self.bidirectional_prefix and self.family != "decoder":
-                raise ValueError(
-                    "bidirectional_prefix is true, but family is 'encoder-decoder', whose encoder is bidirectional "
-                    "anyway. Set family to decoder, or remove bidirectional_prefix."
-                )
-            return self
-
-        @model_serializer(mode="wrap")
-        def _omit_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-            """Leave newer keys out at their defaults, so that recipes from before them keep their hashes."""
-            values: dict[str, Any] = dump(self)
-            newer = {"family": "encoder-decoder", "bidirectional_prefix": False}
-            return {name: value for name, value in values.items() if name not in newer or value != newer[name]}
-
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or SpanCorruption.Config(**settings)
-        self.families = (self.config.family,)  # type: ignore[misc]  # the class trains both, an instance one of them
-
-    def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return the network with its head; a bidirectional prefix needs full attention in every layer."""
-        model = make("AutoModelForCausalLM" if self._is_decoder else self.auto_class)
-        if self.config.bidirectional_prefix:
-            require_full_attention(model)
-        return model
+        self.set_family()
 
     def special_tokens(self) -> Sequence[str]:
         """Return the sentinels in the order of the spans, and the mode token if there is one."""
@@ -106,7 +69,7 @@ class SpanCorruption(TextObjective):
 
         A decoder reads [CLS], the input and the target, which have `seq_length` tokens together.
         """
-        length = 2 if self._is_decoder else max(2, seq_length - 2)
+        length = 2 if self.is_decoder else max(2, seq_length - 2)
         while self._read(length + 1) <= seq_length:
             length += 1
         self._require_sentinels(length)
@@ -138,36 +101,14 @@ class SpanCorruption(TextObjective):
         labels = np.stack(targets)  # (rows, targets)
         predicted = ~vocabulary.special[labels] | np.isin(labels, [*sentinels, *end])
         arrays = {"input_ids": np.stack(inputs), "labels": labels, "weights": predicted.astype(np.float32)}
-        if self._is_decoder:
+        if self.is_decoder:
             arrays = self._in_one_row(vocabulary.cls, **arrays)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read by the encoder and the decoder."""
-        return batch["input_ids"].numel() + (0 if self._is_decoder else batch["labels"].numel())
-
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Return the cross-entropy in nats, summed over the predicted positions."""
-        return super().loss(model, _with_mask(batch))
-
-    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
-        """Return loss in nats and correct predictions, summed over the predicted positions."""
-        return super().measure(model, _with_mask(batch))
-
-    def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the arguments of the plain model; a bidirectional prefix has a four-dimensional attention mask."""
-        inputs = super().as_inputs(_with_mask(batch))
-        inputs.pop("prefixes", None)
-        return inputs
-
-    @property
-    def _is_decoder(self) -> bool:
-        return self.config.family == "decoder"
 
     def _read(self, length: int) -> int:
         """Return the number of tokens that `seq_length` limits, for a text of `length` tokens."""
         counts = self.counts(length)
-        return 1 + counts.inputs + counts.targets if self._is_decoder else counts.inputs
+        return 1 + counts.inputs + counts.targets if self.is_decoder else counts.inputs
 
     def _in_one_row(self, cls: int, input_ids: Any, labels: Any, weights: Any) -> dict[str, Any]:
         """Return the batch of a decoder: [CLS], the input and the target in one row; the target is predicted."""
@@ -201,13 +142,6 @@ class SpanCorruption(TextObjective):
                 allowed="Each span needs a sentinel",
                 do=f"Set `objective.sentinels` to {spans} or more, shorten the rows, or raise `objective.mean_length`",
             )
-
-
-def _with_mask(batch: Batch) -> Batch:
-    """Return the batch with the attention mask of its prefixes, if it has any."""
-    if "prefixes" not in batch:
-        return batch
-    return {**batch, "attention_mask": prefix_mask(batch["prefixes"], batch["input_ids"].shape[1])}
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> Ints:
