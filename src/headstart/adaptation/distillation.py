@@ -10,10 +10,16 @@ from pydantic import Field
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
-from headstart.core.attention_scores import attention_scores, require_scores, score_distance
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
-from headstart.core.distillation_losses import layer_map, soft_target_loss, squared_distance
+from headstart.core.distillation_losses import (
+    attention_scores,
+    layer_map,
+    require_scores,
+    score_distance,
+    soft_target_loss,
+    squared_distance,
+)
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lazy import torch
 

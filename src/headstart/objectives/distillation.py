@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import Field
 
 from headstart.checkpoint.load import load_model
-from headstart.core.attention_scores import attention_scores, require_scores, score_distance
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch
-from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
+from headstart.core.distillation_losses import (
+    attention_scores,
+    cosine_distance,
+    layer_map,
+    require_scores,
+    score_distance,
+    soft_target_loss,
+    squared_distance,
+)
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lazy import torch
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs

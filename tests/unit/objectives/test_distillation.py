@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from headstart.backbones.encoder import Encoder
-from headstart.core.attention_scores import attention_scores
 from headstart.core.data import Rows, Sample
+from headstart.core.distillation_losses import attention_scores
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.distillation import Distillation
