@@ -96,6 +96,15 @@ def load_adapter_tensors(folder: str | Path) -> tuple[dict[str, Any], dict[str, 
         return files.read_json(folder / files.ADAPTER_CONFIG), load_file(folder / "adapter_model.safetensors")
 
 
+def load_head_tensors(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the config and the tensors of a head that Headstart saved beside a network."""
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    with _guarded(folder, f"the head in {folder} cannot be loaded"):
+        return files.read_json(folder / files.CONFIG), load_file(folder / "model.safetensors")
+
+
 def load_sentence_encoder(open_folder: Callable[..., Any], folder: str | Path, **settings: Any) -> Any:
     """Return what the class of sentence-transformers opens a folder as; its modules may only be the library's own."""
     folder = Path(folder)

@@ -48,6 +48,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "tasks": {
         "classify": "headstart.tasks.classify:Classify",
+        "word_in_context": "headstart.tasks.word_in_context:WordInContext",
         "multi_label": "headstart.tasks.multi_label:MultiLabel",
         "tag": "headstart.tasks.tag:Tag",
         "span_qa": "headstart.tasks.span_qa:SpanQA",

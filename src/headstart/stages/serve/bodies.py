@@ -119,7 +119,9 @@ class SharedBody(Body):
         """Raise `NotShareable` if an adapter changes a matrix that this body does not have."""
         strange = sorted(adapter.modules.keys() - self.hooks.modules.keys())
         if strange:
-            raise NotShareable(f"its adapter changes {strange[0]}, which is not a linear layer of the body")
+            raise NotShareable(
+                f"its adapter changes {strange[0]}, which is neither a linear layer nor a norm of the body"
+            )
 
     def _run(self, rows: Sequence[BatchRow]) -> list[Any]:
         order = sorted(
@@ -131,6 +133,7 @@ class SharedBody(Body):
             output = self.body(**self._inputs(arranged))
         finally:
             self.hooks.groups = ()
+            self.hooks.norm_inputs.clear()
         outputs: list[Any] = [None] * len(rows)
         start = 0
         while start < len(arranged):

@@ -279,7 +279,9 @@ def _head_tensors(model: Any, skeleton: Skeleton) -> dict[str, torch.Tensor]:
 
 def _placed(weights: adapter_weights.AdapterWeights, device: torch.device) -> adapter_weights.AdapterWeights:
     modules = {name: tuple(tensor.to(device) for tensor in tensors) for name, tensors in weights.modules.items()}
-    return adapter_weights.AdapterWeights(weights.kind, modules, weights.activation, weights.scales_inputs)
+    return adapter_weights.AdapterWeights(
+        weights.kind, modules, weights.activation, weights.scales_inputs, weights.reads, weights.residual_norms
+    )
 
 
 def _remove_hooks(body: Any) -> None:

@@ -26,7 +26,8 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "head-mean": {"name": "features", "layers": "mean"},
         "lora": {"name": "lora", "rank": 4},
         "lora-pair": {"name": "lora", "rank": 2, "targets": ["query", "value"]},
-        "adapter": {"name": "adapters", "placement": "houlsby"},
+        "adapter": {"name": "adapters"},
+        "houlsby": {"name": "adapters", "placement": "houlsby"},
         "adapter-gelu": {"name": "adapters", "activation": "gelu", "reduction": 4},
         "ia3": {"name": "ia3"},
         "tags": {"name": "lora"},
@@ -57,7 +58,7 @@ from headstart.stages.serve.settings import ServeSettings
 log.show(quiet=False)
 run.run([Path(folder) for folder in sys.argv[2:]], ServeSettings(**json.loads(sys.argv[1])))
 """
-WHOLE = ("full",)
+WHOLE = ("full", "houlsby")
 """Tasks that share no body."""
 
 
