@@ -38,6 +38,8 @@ KINDS = ("classify", "multi_label", "tag", "embed")
 """The kinds of tasks that can be served."""
 _ATTEMPTS = 3
 _STACKED = {"lora": "LoRA", "adapters": "bottleneck adapters", "ia3": "(IA)³"}
+_HEADS_ALONE = ("features", "linear_probe")
+"""Adaptations that leave the body as it is."""
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
@@ -124,7 +126,7 @@ class Opener:
         try:
             if facts.is_adapter:
                 return self._open_adapter(name, finetuned, facts, identity, number_format, manifest, known)
-            if known["adaptation"] == "features":
+            if known["adaptation"] in _HEADS_ALONE:
                 return self._open_features(name, finetuned, identity, number_format, manifest, known)
             raise NotShareable(f"the adaptation {known['adaptation']!r} changes the weights of the body")
         except NotShareable as reason:
@@ -184,7 +186,7 @@ class Opener:
         if isinstance(model, OnTopModel):
             selection, top, model = model.selection, model.top.to(precision.default_device()), model.network
             _remove_hooks(model.base_model)
-        _require_shareable(model.config.model_type)
+        _require_shareable(model.base_model.config.model_type)
         skeleton = self._skeleton(type(model), model.config)
         head = Head(skeleton, _head_tensors(model, skeleton), selection, top)
         body = self._shared(model.base_model, number_format, known["body"])

@@ -24,6 +24,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
     "bert": {
         "head": {"name": "features"},
         "head-mean": {"name": "features", "layers": "mean"},
+        "probe": {"name": "linear_probe"},
         "lora": {"name": "lora", "rank": 4},
         "lora-pair": {"name": "lora", "rank": 2, "targets": ["query", "value"]},
         "adapter": {"name": "adapters"},
@@ -38,6 +39,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "modernbert": {
         "modern-head": {"name": "features"},
+        "modern-probe": {"name": "linear_probe"},
         "modern-lora": {"name": "lora", "rank": 3},
         "modern-adapter": {"name": "adapters"},
         "modern-ia3": {"name": "ia3"},
