@@ -56,6 +56,7 @@ DESCRIPTIONS = {
     "recipes/objectives": "small recipes: UL2's mixture, multitask masked LM, and the model of the benchmarks",
     "recipes/quickstart": "ten minutes on a laptop, with the text that it needs",
     "recipes/smollm2": "prompts to a ready decoder, SmolLM2-135M-Instruct",
+    "recipes/tinybert": "TinyBERT's two stages: general text, then a task, with a student of half the depth",
     "recipes/ulmfit": "ULMFiT's three stages: general text, target text, labels",
     "recipes/wiki-mini": "a mini encoder on Wikipedia and novels, and seventeen tasks",
     "recipes/wiki-t5": "a mini T5 on the same text, and tasks whose answer is generated",

@@ -94,6 +94,12 @@ def test_special_tokens_are_neither_corrupted_nor_predicted(pairing):
     for seed in range(20):
         for rows, batch in views(pairing.batch(seed=seed)):
             shown, original = batch["input_ids"].numpy(), pairing.rows.ids[rows]
+            if "lengths" in batch:  # the row is split: its beginning is the input, its end the target
+                shown = np.hstack([shown, batch["labels"].numpy()])
+            elif "attention_mask" in batch and batch["labels"].shape[1] > original.shape[1]:
+                # A decoder reads the target after the input: only the input is compared.
+                starts = (batch["weights"] > 0).long().argmax(1).numpy()
+                shown = np.where(np.arange(shown.shape[1]) < starts[:, None], shown, pairing.vocabulary.pad)
             if "attention_mask" in batch:
                 kept = [special_tokens(ids, pairing.vocabulary) for ids in (shown, original)]
                 assert kept[0] == kept[1], "shorter rows keep their order"

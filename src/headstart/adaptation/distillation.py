@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,7 +12,14 @@ from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
-from headstart.core.distillation_losses import layer_map, soft_target_loss, squared_distance
+from headstart.core.distillation_losses import (
+    attention_scores,
+    layer_map,
+    require_scores,
+    score_distance,
+    soft_target_loss,
+    squared_distance,
+)
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lazy import torch
 
@@ -38,6 +46,9 @@ class TeacherDistillation(BaseAdaptation):
         hidden: float = Field(
             0.0, ge=0, description="weight of TinyBERT's hidden-state loss, for a teacher of the same hidden size"
         )
+        attention_maps: float = Field(
+            0.0, ge=0, description="weight of TinyBERT's attention loss, for a teacher with as many attention heads"
+        )
         layers: list[int] | None = Field(
             None, description="for each layer of the student, the teacher's layer to imitate; default: evenly spaced"
         )
@@ -56,6 +67,8 @@ class TeacherDistillation(BaseAdaptation):
         """Load the checkpoint with a new head, all parameters trainable, and the frozen teacher."""
         model = source.pretrained()
         self._teacher = self._load(model)
+        if self.config.attention_maps:
+            require_scores(model, self._teacher, "adaptation.attention_maps")
         return model
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -63,12 +76,14 @@ class TeacherDistillation(BaseAdaptation):
         teacher = self._teacher
         assert teacher is not None, "call `adapt` first"
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        deep = self.config.hidden > 0
+        deep, maps = self.config.hidden > 0, self.config.attention_maps > 0
+        record = {"output_hidden_states": deep, "output_attentions": maps}
         torch.nn.Module.to(teacher, batch["input_ids"].device)
-        with torch.no_grad():
-            target = teacher(**inputs, output_hidden_states=deep)
-        with _OutputRecorder(model, deep) as recorder:
-            label_loss = task.loss(model, batch)
+        with attention_scores(model, teacher) if maps else nullcontext():
+            with torch.no_grad():
+                target = teacher(**inputs, **record)
+            with _OutputRecorder(model, record) as recorder:
+                label_loss = task.loss(model, batch)
         if target.logits.shape[-1] > 1:
             soft = soft_target_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
         else:
@@ -76,10 +91,20 @@ class TeacherDistillation(BaseAdaptation):
         total = (1 - self.config.soft) * label_loss + self.config.soft * soft
         if deep:
             total = total + self.config.hidden * self._hidden_loss(recorder.output, target, batch)
+        if maps:
+            total = total + self.config.attention_maps * self._attention_loss(recorder.output, target, batch)
         return total
 
+    def _attention_loss(self, output: Any, target: Any, batch: Batch) -> torch.Tensor:
+        """Return the distance between attention scores, summed over layers and texts."""
+        student, teacher = output.attentions, target.attentions
+        pairs = layer_map(len(student), len(teacher), self.config.layers)
+        mask = batch.get("attention_mask")
+        distances = [score_distance(scores, teacher[j - 1], mask) for scores, j in zip(student, pairs, strict=True)]
+        return torch.stack(distances).sum()
+
     def _hidden_loss(self, output: Any, target: Any, batch: Batch) -> torch.Tensor:
-        """Return the distance between hidden states, averaged over layers and tokens, summed over texts."""
+        """Return the distance between hidden states, averaged over tokens, summed over layers and texts."""
         student, teacher = output.hidden_states, target.hidden_states
         pairs = layer_map(len(student) - 1, len(teacher) - 1, self.config.layers)
         if student[0].shape[-1] != teacher[0].shape[-1]:
@@ -91,7 +116,7 @@ class TeacherDistillation(BaseAdaptation):
             )
         mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).float()
         distances = [squared_distance(student[i], teacher[j]) for i, j in [(0, 0), *enumerate(pairs, start=1)]]
-        per_text = (torch.stack(distances).mean(0) * mask).sum(1) / mask.sum(1)
+        per_text = (torch.stack(distances).sum(0) * mask).sum(1) / mask.sum(1)
         return per_text.sum()
 
     def _load(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -119,12 +144,12 @@ class TeacherDistillation(BaseAdaptation):
 class _OutputRecorder:
     """Context that records the output of a model's last call, so that the forward pass is not computed twice."""
 
-    def __init__(self, model: PreTrainedModel, hidden_states: bool) -> None:
-        self.model, self.hidden_states, self.output = model, hidden_states, None
+    def __init__(self, model: PreTrainedModel, record: dict[str, bool]) -> None:
+        self.model, self.record, self.output = model, record, None
 
     def __enter__(self) -> Any:
         def request(_: torch.nn.Module, args: Any, keywords: dict[str, Any]) -> Any:
-            return args, {**keywords, "output_hidden_states": self.hidden_states}
+            return args, {**keywords, **self.record}
 
         def record(_: torch.nn.Module, __: Any, output: Any) -> None:
             self.output = output

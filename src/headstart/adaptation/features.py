@@ -33,11 +33,17 @@ class FeatureExtraction(BaseAdaptation):
     class Config(AdaptationSettings):
         """The layers that the head reads, and the size of the cache."""
 
+        newer: ClassVar[tuple[str, ...]] = ("layer",)
         name: Literal["features"] = "features"
         layers: Literal["top", "mean", "concat", "mix"] = Field(
             "top",
             description="the head's input: the top layer, the mean of layers, layers concatenated, or ELMo's learned "
             "mixture times γ. All but `top` need Headstart to load the model (a biLM's `mix` does not)",
+        )
+        layer: int | None = Field(
+            None,
+            ge=0,
+            description="one layer alone instead of `layers`: 0 for the embeddings, 1 for the first layer, and so on",
         )
         last: int | None = Field(
             None,
@@ -58,7 +64,12 @@ class FeatureExtraction(BaseAdaptation):
 
         @model_validator(mode="after")
         def _top_is_one_layer(self) -> FeatureExtraction.Config:
-            if self.layers == "top" and (self.last is not None or self.normalise):
+            if self.layer is not None and (self.layers != "top" or self.last is not None):
+                other = f"layers is {self.layers!r}" if self.layers != "top" else f"last is {self.last}"
+                raise ValueError(
+                    f"layer is {self.layer}, which is one layer alone, but {other}. Remove one of the two settings."
+                )
+            if self.layers == "top" and self.layer is None and (self.last is not None or self.normalise):
                 setting = "normalise is true" if self.last is None else f"last is {self.last}"
                 raise ValueError(
                     f"{setting}, but layers is 'top', which reads one layer unchanged. Set layers to mean, concat or "
@@ -87,7 +98,8 @@ class FeatureExtraction(BaseAdaptation):
         freeze_body(model, source.new_parameters())
         body: Any = model.base_model
         mixture, settings = getattr(body, "mix", None), self.config
-        uses_own_mix = settings.layers in ("top", "mix") and settings.last is None and not settings.normalise
+        is_plain = settings.layer is None and settings.last is None and not settings.normalise
+        uses_own_mix = settings.layers in ("top", "mix") and is_plain
         top: torch.nn.Module
         if mixture is not None and uses_own_mix:
             selection, top = LayerSelection(layers_run(model) + 1), BiLMMix(mixture)
@@ -131,6 +143,14 @@ class FeatureExtraction(BaseAdaptation):
         from headstart.adaptation.on_top import LayerSelection
 
         settings = self.config
+        if settings.layer is not None:
+            if settings.layer >= states:
+                raise RecipeError(
+                    f"adaptation.layer is {settings.layer}, but the model has {states - 1} layers",
+                    allowed=f"0 (the embeddings) to {states - 1}",
+                    do="Lower adaptation.layer",
+                )
+            return LayerSelection(states - settings.layer, False, bool(settings.normalise), pool, only=True)
         if settings.layers == "top":
             return LayerSelection(pool=pool)
         last = settings.last or (min(_CONCATENATED, states - 1) if settings.layers == "concat" else states)

@@ -25,6 +25,8 @@ class LayerSelection:
     """Scale each layer's states to mean 0 and variance 1 first."""
     pool: bool = False
     """Replace the first position, which BERT-like heads read, by the mean of the text's positions."""
+    only: bool = False
+    """Read the lowest of the layers alone."""
 
     def __call__(self, output: ModelOutput) -> torch.Tensor:
         """Return states of shape (rows, positions, width × layers), the lowest layer first, or their mean."""
@@ -32,7 +34,8 @@ class LayerSelection:
             return output[0]  # type: ignore[no-any-return]
         # An encoder-decoder's head reads the decoder.
         every: Any = output.get("hidden_states") or output["decoder_hidden_states"]
-        layers = [F.layer_norm(s, s.shape[-1:]) if self.normalise else s for s in every[-self.last :]]
+        selected = every[-self.last :][: 1 if self.only else None]
+        layers = [F.layer_norm(s, s.shape[-1:]) if self.normalise else s for s in selected]
         return torch.stack(layers).mean(0) if self.mean else torch.cat(layers, dim=-1)
 
     def pool_first(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -56,6 +59,18 @@ class LayerMix(nn.Module):
         """Mix states of shape (rows, positions, layers × width)."""
         layers = states.float().unflatten(-1, (len(self.weights), -1))
         return mix_layers(layers.unbind(-2), self.weights, self.scale)
+
+
+def learned_mixture(model: nn.Module) -> dict[str, Any]:
+    """Return the learned weights of a network's layers (`weights`, from the embeddings up) and their scale (`gamma`).
+
+    Empty if no mixture is part of the network.
+    """
+    mixtures = [module for module in model.modules() if type(module).__name__ in ("LayerMix", "ScalarMix")]
+    if not mixtures:
+        return {}
+    weights, scale = (mixtures[0].get_parameter(name).detach().float().cpu() for name in ("weights", "scale"))
+    return {"weights": [round(w, 4) for w in weights.softmax(0).tolist()], "gamma": round(float(scale), 4)}
 
 
 class BiLMMix(nn.Module):
@@ -106,8 +121,8 @@ def output_with_states(body: Any, output_class: type[ModelOutput], states: torch
     pooler = getattr(body, "pooler", None)
     if pooler is None:
         return output_class(last_hidden_state=states)
-    is_linear = isinstance(pooler, nn.Linear)  # ALBERT's pooler
-    pooled = body.pooler_activation(pooler(states[:, 0])) if is_linear else pooler(states)
+    activation = getattr(body, "pooler_activation", None)  # ALBERT's pooler is a linear layer
+    pooled = pooler(states) if activation is None else activation(pooler(states[:, 0]))
     return output_class(last_hidden_state=states, pooler_output=pooled)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from peft import PromptTuningConfig
+
+
+READS_TEXT = {"headstart": "the head reads [CLS] of the text"}
+"""The mark of an adapter whose head reads [CLS] of the text, in a field of its config that peft leaves alone.
+
+An adapter without it is of an earlier version, and its head reads the first virtual token.
+"""
 
 
 class PromptTuning(VirtualTokens):
@@ -51,6 +59,8 @@ class PromptTuning(VirtualTokens):
         if self.config.text:
             initialization = {"prompt_tuning_init": "TEXT", "prompt_tuning_init_text": self.config.text}
             initialization["tokenizer_name_or_path"] = str(model.name_or_path)
+        if reads_first_position(model, shared["task_type"]):
+            initialization["auto_mapping"] = READS_TEXT
         embeddings: Any = model.get_input_embeddings()
         # One submodule: peft would create a second set of tokens for a decoder and never read it.
         return PromptTuningConfig(
@@ -62,11 +72,31 @@ class PromptTuning(VirtualTokens):
         )
 
     def add_hooks(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Register a hook that removes the virtual tokens from outputs with one value per token."""
+        """Register a hook that removes the virtual tokens from outputs, or from what a classifier of texts reads."""
         wrapped: Any = model
-        if wrapped.active_peft_config.task_type not in ("SEQ_CLS", "SEQ_2_SEQ_LM"):
+        config = wrapped.active_peft_config
+        if config.task_type not in ("SEQ_CLS", "SEQ_2_SEQ_LM"):
             model.register_forward_hook(_remove_virtual_tokens, with_kwargs=True)
+        elif config.auto_mapping == READS_TEXT:
+            body = wrapped.get_base_model().base_model
+            body.register_forward_hook(partial(_read_text, config.num_virtual_tokens), with_kwargs=True)
         return model
+
+
+def reads_first_position(model: PreTrainedModel, task_type: str) -> bool:
+    """Return whether the head classifies texts by the first position; ModernBERT's may average all positions."""
+    return task_type == "SEQ_CLS" and getattr(model.config, "classifier_pooling", "cls") == "cls"
+
+
+def _read_text(tokens: int, body: Any, _: Any, inputs: dict[str, Any], output: Any) -> Any:
+    """Cut the virtual positions off the states of a body, so that its head reads [CLS] of the text."""
+    from headstart.adaptation.on_top import output_with_states
+
+    if inputs.get("inputs_embeds") is None:  # the adapter is disabled
+        return output
+    for name, value in output_with_states(body, type(output), output.last_hidden_state[:, tokens:]).items():
+        output[name] = value
+    return output
 
 
 def _remove_virtual_tokens(model: Any, _: Any, inputs: dict[str, Any], output: Any) -> Any:

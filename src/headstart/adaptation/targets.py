@@ -32,6 +32,22 @@ XLNet's attention matrices are bare parameters, which cannot be wrapped: only it
 """
 
 
+_ALWAYS_AFTER = ("LayerNorm", "full_layer_layer_norm", "output_layer_norm")
+"""Names of norms after the feed-forward block, in BERT and its relatives, ALBERT and DistilBERT."""
+_FEED_FORWARD_NORMS = (
+    *_ALWAYS_AFTER,
+    "layer_norm",
+    "final_layer_norm",
+    "mlp_norm",
+    "ln_2",
+    "pre_feedforward_layernorm",
+    "post_attention_layernorm",
+)
+"""Names of norms of the feed-forward block: T5 and XLNet, BART, ModernBERT, GPT-2, Gemma, Llama."""
+_POST_NORM = ("bart", "marian", "blenderbot-small", "xlnet")
+"""Model types whose norms are after the blocks, although their names do not tell."""
+
+
 def find(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
     """Return the full names of the matrices with the given roles or ends of names."""
     names = [
@@ -48,6 +64,42 @@ def find(model: PreTrainedModel, targets: Sequence[str]) -> list[str]:
     if not selected:
         raise _unknown(model, ", ".join(targets), names)
     return [name for name in names if name in selected]
+
+
+def feed_forward_norms(model: PreTrainedModel) -> tuple[dict[str, str], bool]:
+    """Return the norm that belongs to each feed-forward output matrix, and whether the norms are after the blocks.
+
+    A norm after the block reads the sum of the block's output and its residual; one before it reads the residual.
+    """
+    modules = dict(model.named_modules())
+    norms: dict[str, str] = {}
+    for matrix in find(model, ["ffn_out"]):
+        # The norm is in the same layer: beside the matrix, or beside the block that contains it.
+        *parents, _ = matrix.split(".")
+        while parents:
+            owner = ".".join(parents)
+            norm = next((name for name in _FEED_FORWARD_NORMS if f"{owner}.{name}" in modules), None)
+            if norm is not None:
+                norms[matrix] = f"{owner}.{norm}"
+            if norm is not None or parents.pop().isdigit():
+                break
+        if matrix not in norms:
+            raise RecipeError(
+                f"{type(model).__name__} has no norm beside {matrix}",
+                allowed=f"Names of norms that are known: {', '.join(_FEED_FORWARD_NORMS)}",
+                do="Set adaptation.placement to houlsby",
+            )
+    is_after = model.config.model_type in _POST_NORM or all(norm.endswith(_ALWAYS_AFTER) for norm in norms.values())
+    return norms, is_after
+
+
+def norms_in_layers(model: PreTrainedModel) -> list[str]:
+    """Return the names of the norms with parameters inside numbered layers."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if re.search(r"\.\d+\.", name) and "Norm" in type(module).__name__ and any(True for _ in module.parameters())
+    ]
 
 
 def pattern_of(target: str) -> str:

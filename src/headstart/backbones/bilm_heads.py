@@ -62,8 +62,12 @@ class BiLMClassifier(BiLMPreTrainedModel):
         self.num_labels = int(config.num_labels or 0)
         self.bilm = BiLMModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.classifier = nn.Linear(self.pooled_states(config) * config.hidden_size, self.num_labels)
         self.post_init()
+
+    def pooled_states(self, config: BiLMConfig) -> int:
+        """Return how many states of the hidden size the linear layer reads side by side."""
+        return 1
 
     def classify(self, states: torch.Tensor) -> torch.Tensor:
         """Return the logits of hidden states, shape (…, labels)."""
@@ -72,7 +76,11 @@ class BiLMClassifier(BiLMPreTrainedModel):
 
 
 class BiLMForSequenceClassification(BiLMClassifier):
-    """A linear classifier on the mixture of layers, averaged over the tokens of a text."""
+    """A linear classifier on the mixture of layers, pooled over the tokens of a text."""
+
+    def pooled_states(self, config: BiLMConfig) -> int:
+        """Return 3 for the last state, the maximum and the mean, otherwise 1."""
+        return 3 if config.classifier_pooling == "concat" else 1
 
     def forward(
         self,
@@ -83,10 +91,30 @@ class BiLMForSequenceClassification(BiLMClassifier):
     ) -> SequenceClassifierOutput:
         """Return logits of shape (rows, labels), and the loss if labels are given."""
         output = self.bilm(input_ids, attention_mask, **inputs)
-        mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).unsqueeze(-1)
-        logits = self.classify((output.last_hidden_state * mask).sum(1) / mask.sum(1))
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        logits = self.classify(pooled(output.last_hidden_state, mask, self.config.classifier_pooling))
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
+
+
+def pooled(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """Return one vector for each text: the mean of its states or, for "concat", last state, maximum and mean.
+
+    Args:
+        states: hidden states, (rows, positions, hidden): the forward direction, then the backward one.
+        mask: 1 for tokens, 0 for padding, (rows, positions).
+        pooling: "mean" or "concat".
+    """
+    is_token = mask.unsqueeze(-1)
+    mean = (states * is_token).sum(1) / is_token.sum(1)
+    if pooling == "mean":
+        return mean
+    # The backward direction has read the whole text at its first token.
+    rows, last = torch.arange(len(states), device=states.device), mask.shape[1] - 1 - mask.flip(1).argmax(1)
+    ahead, back = states.chunk(2, dim=-1)
+    ends = torch.cat([ahead[rows, last], back[rows, mask.argmax(1)]], dim=-1)
+    largest = states.masked_fill(is_token == 0, torch.finfo(states.dtype).min).amax(1)
+    return torch.cat([ends, largest, mean], dim=-1)
 
 
 class BiLMForTokenClassification(BiLMClassifier):

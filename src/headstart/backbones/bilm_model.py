@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, initialization
 from transformers.modeling_outputs import BaseModelOutput
@@ -34,6 +35,10 @@ class BiLMConfig(PreTrainedConfig):
     """The input representation: "subword" (token embeddings) or "characters" (convolutions over the spelling)."""
     max_characters: int = 50
     dropout: float = 0.1
+    weight_drop: float = 0.0
+    """Dropout of the hidden-to-hidden weights in training, one mask for each forward pass."""
+    classifier_pooling: str = "mean"
+    """What a classifier of texts reads: "mean", or "concat" (last state, maximum and mean)."""
     tie_word_embeddings: bool = True
     """Whether input and output embeddings are tied; must be False with characters, which have no input embeddings."""
 
@@ -74,6 +79,7 @@ class BiLMLayer(nn.Module):
         width = config.hidden_size // 2
         self.ahead, self.back = (nn.LSTM(width, config.cell_size, proj_size=width, batch_first=True) for _ in range(2))
         self.dropout, self.residual = nn.Dropout(config.dropout), residual
+        self.weight_drop = config.weight_drop
 
     def forward(self, ahead: torch.Tensor, back: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states of both directions, (rows, positions, width) each, in their own reading order."""
@@ -81,8 +87,24 @@ class BiLMLayer(nn.Module):
 
     def _run(self, lstm: nn.LSTM, states: torch.Tensor) -> torch.Tensor:
         # Float32 input keeps the memory cells in float32 under autocast; the matrix products are bf16 anyway.
-        output: torch.Tensor = lstm(self.dropout(states).float())[0]
+        inputs = self.dropout(states).float()
+        drops = self.training and self.weight_drop > 0
+        output: torch.Tensor = (self._run_with_weight_drop(lstm, inputs) if drops else lstm(inputs))[0]
         return output + states if self.residual else output
+
+    def _run_with_weight_drop(self, lstm: nn.LSTM, inputs: torch.Tensor) -> Any:
+        """Run an LSTM with a part of its hidden-to-hidden weights at zero (Merity et al. 2018, DropConnect)."""
+        # The list that torch's LSTM passes to its kernel; the parameters themselves stay whole.
+        whole: list[Any] = lstm._flat_weights
+        names = lstm._flat_weights_names
+        lstm._flat_weights = [
+            F.dropout(weight, self.weight_drop) if name.startswith("weight_hh") else weight
+            for name, weight in zip(names, whole, strict=True)
+        ]
+        try:
+            return lstm(inputs)
+        finally:
+            lstm._flat_weights = whole
 
 
 class ScalarMix(nn.Module):

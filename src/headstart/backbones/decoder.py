@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.lazy import transformers
 
@@ -21,7 +20,7 @@ class Decoder(SizedBackbone):
 
     paper: ClassVar[str] = "Radford et al. 2019, GPT-2; Touvron et al. 2023, LLaMA; Weller et al. 2025, Ettin"
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The layout and its size."""
 
         family: Literal["decoder"] = "decoder"

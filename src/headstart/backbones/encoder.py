@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.lazy import transformers
 
@@ -21,7 +20,7 @@ class Encoder(SizedBackbone):
 
     paper: ClassVar[str] = "Devlin et al. 2019, BERT; Warner et al. 2024, ModernBERT"
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The layout and its size."""
 
         family: Literal["encoder"] = "encoder"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.lazy import torch, transformers
 
@@ -22,7 +21,7 @@ class EncoderDecoder(SizedBackbone):
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5; Lewis et al. 2020, BART"
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The layout, its size, and whether encoder and decoder share layers."""
 
         family: Literal["encoder-decoder"] = "encoder-decoder"

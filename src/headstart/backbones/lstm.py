@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError
 
@@ -22,10 +21,14 @@ class BiLM(SizedBackbone):
     A named size determines the number of layers and the width of both directions together; there are no heads.
     """
 
-    paper: ClassVar[str] = "Peters et al. 2018, ELMo; Jozefowicz et al. 2016"
+    paper: ClassVar[str] = (
+        "Peters et al. 2018, ELMo; Jozefowicz et al. 2016; Merity et al. 2018, weight drop; Howard & Ruder 2018, ULMFiT"
+    )
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The input representation and the size."""
+
+        newer: ClassVar[tuple[str, ...]] = (*SizeSettings.newer, "pooling", "weight_drop")
 
         family: Literal["bilm"] = "bilm"
         input: Literal["subword", "characters"] = Field(
@@ -39,6 +42,17 @@ class BiLM(SizedBackbone):
             description="LSTM cells per hidden unit; ELMo used 8, 4 is close to the size of a Transformer",
         )
         dropout: float = Field(0.1, ge=0, lt=1, description="ELMo used 0.1; use 0 for a single pass over the text")
+        weight_drop: float = Field(
+            0.0,
+            ge=0,
+            lt=1,
+            description="dropout of the LSTMs' hidden-to-hidden weights (AWD-LSTM); ULMFiT used 0.5",
+        )
+        pooling: Literal["mean", "concat"] = Field(
+            "mean",
+            description="what a classifier of texts reads: the mean over the tokens, or the last state, the maximum "
+            "and the mean side by side (ULMFiT)",
+        )
         max_length: int = Field(512, ge=8, le=65536, description="longest row; an LSTM has no limit itself")
 
     def layout(self, size: Size, vocabulary: Vocabulary) -> PreTrainedConfig:
@@ -55,6 +69,8 @@ class BiLM(SizedBackbone):
             input=self.config.input,
             max_characters=0 if table is None else table.shape[1],
             dropout=self.config.dropout,
+            weight_drop=self.config.weight_drop,
+            classifier_pooling=self.config.pooling,
             tie_word_embeddings=table is None,
         )
 

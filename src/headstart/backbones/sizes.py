@@ -1,13 +1,14 @@
-"""Named sizes, and the base class of the families that have them."""
+"""Sizes by name and by numbers, and the base class of the families that have them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, model_validator
 
+from headstart.core.config import Section
 from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import transformers
@@ -51,6 +52,8 @@ SIZES: dict[str, Size] = {
     "24-1024-16": Size(24, 1024, 16),
 }
 """Named sizes: tiny to medium are from Turc et al. 2019, base and large from BERT."""
+_HEAD_WIDTH = 64
+"""Units per attention head, in all of Turc et al.'s sizes and in BERT's."""
 
 
 def _known(value: str) -> str:
@@ -63,11 +66,40 @@ SizeName = Annotated[str, AfterValidator(_known)]
 """The type of a config field that is the name of a size."""
 
 
+class SizeSettings(Section):
+    """Numbers that replace those of the named size; a subclass has the field `size`."""
+
+    newer: ClassVar[tuple[str, ...]] = ("layers", "hidden", "heads")
+
+    layers: int | None = Field(None, ge=1, le=256, description="number of layers, instead of that of `size`")
+    hidden: int | None = Field(None, ge=8, le=65536, description="hidden size, instead of that of `size`")
+    heads: int | None = Field(
+        None, ge=1, le=1024, description="attention heads; default: those of `size`, or with `hidden` one per 64 units"
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        size = self.dimensions()
+        if size.hidden % size.heads:
+            raise ValueError(
+                f"hidden is {size.hidden} and heads is {size.heads}: hidden must be a multiple of heads. "
+                f"Choose heads {', '.join(str(n) for n in range(1, 33) if size.hidden % n == 0)}, or another hidden."
+            )
+        return self
+
+    def dimensions(self) -> Size:
+        """Return the size: the numbers that are set, and those of the named size otherwise."""
+        named = SIZES[getattr(self, "size")]  # noqa: B009 - a field of the subclasses
+        hidden = self.hidden or named.hidden
+        heads = self.heads or (named.heads if self.hidden is None else max(1, hidden // _HEAD_WIDTH))
+        return Size(self.layers or named.layers, hidden, heads)
+
+
 class SizedBackbone(ABC):
-    """Base class of families with named sizes; a subclass implements `layout`."""
+    """Base class of families with sizes; a subclass implements `layout`."""
 
     config: Any
-    """The section of the recipe, with the fields `size` and `max_length` (the longest row that the model can read)."""
+    """The section of the recipe: `SizeSettings` with `max_length`, the longest row that the model can read."""
 
     def __init__(self, config: Any) -> None:
         """Store the section of the recipe."""
@@ -86,7 +118,7 @@ class SizedBackbone(ABC):
                 f"`training.seq_length` is {seq_length}, but `backbone.max_length` is {self.config.max_length}",
                 do="Lower `training.seq_length` or raise `backbone.max_length`",
             )
-        config = self.layout(SIZES[self.config.size].scaled(scale), vocabulary)
+        config = self.layout(self.config.dimensions().scaled(scale), vocabulary)
         config.pad_token_id, config.cls_token_id, config.sep_token_id = vocabulary.pad, vocabulary.cls, vocabulary.sep
         config.bos_token_id, config.eos_token_id = vocabulary.cls, vocabulary.sep
         change(config, changes)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName
-from headstart.core.config import Section
+from headstart.backbones.sizes import SIZES, Size, SizedBackbone, SizeName, SizeSettings
 from headstart.core.data import Vocabulary
 from headstart.core.lazy import transformers
 
@@ -20,7 +19,7 @@ class XLNet(SizedBackbone):
 
     paper: ClassVar[str] = "Yang et al. 2019, XLNet"
 
-    class Config(Section):
+    class Config(SizeSettings):
         """The size."""
 
         family: Literal["xlnet"] = "xlnet"

@@ -92,8 +92,17 @@ def load_adapter_tensors(folder: str | Path) -> tuple[dict[str, Any], dict[str, 
     from safetensors.torch import load_file
 
     folder = Path(folder)
-    with _guarded(folder, f"the adapter in {folder} cannot be loaded"):
+    with _guarded(folder, f"the adapter in {folder} cannot be loaded", builds=False):
         return files.read_json(folder / files.ADAPTER_CONFIG), load_file(folder / "adapter_model.safetensors")
+
+
+def load_head_tensors(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the config and the tensors of a head that Headstart saved beside a network."""
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    with _guarded(folder, f"the head in {folder} cannot be loaded"):
+        return files.read_json(folder / files.CONFIG), load_file(folder / "model.safetensors")
 
 
 def load_sentence_encoder(open_folder: Callable[..., Any], folder: str | Path, **settings: Any) -> Any:
@@ -108,14 +117,18 @@ def load_sentence_encoder(open_folder: Callable[..., Any], folder: str | Path, *
 
 
 @contextmanager
-def _guarded(folder: Path, failure: str) -> Iterator[None]:
-    """Check a folder, import Headstart's own network if the folder has one, and explain any error of a library."""
+def _guarded(folder: Path, failure: str, builds: bool = True) -> Iterator[None]:
+    """Check a folder, import Headstart's own network if the folder has one, and explain any error of a library.
+
+    Without `builds`, only tensors are read and no network is built: nothing is imported, peft least of all (1 s).
+    """
     if not folder.is_dir():
         raise ArtifactError(f"there is no folder {folder}", do="Check the path")
     try:
         files.require_safe(folder)
-        registry.import_network(folder)
-        registry.import_adapter(folder)
+        if builds:
+            registry.import_network(folder)
+            registry.import_adapter(folder)
         with silenced():
             yield
     except HeadstartError:

@@ -6,6 +6,7 @@ import re
 import re._constants as opcodes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 KEYS = ("target_modules", "exclude_modules", "modules_to_save", "layers_pattern", "rank_pattern", "alpha_pattern")
@@ -22,6 +23,7 @@ def texts(value: Any) -> Iterator[str]:
         yield from (pattern for pattern in value if isinstance(pattern, str))
 
 
+@lru_cache(maxsize=1_024)
 def is_simple(pattern: str) -> bool:
     """True if a pattern is matched in reasonable time: few repetitions, and none inside another.
 

@@ -12,13 +12,17 @@ from headstart.cli.options import Quiet, require_one_process, show_log
 
 def serve(
     folders: Annotated[
-        list[Path], typer.Argument(help="Outputs of `headstart finetune`, or folders that contain such outputs.")
-    ],
+        list[Path] | None, typer.Argument(help="Outputs of `headstart finetune`, or folders that contain such outputs.")
+    ] = None,
+    index: Annotated[
+        list[Path] | None, typer.Option(help="Output of `headstart index` to be searched; may be repeated.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
     key_file: Annotated[
         Path | None, typer.Option(help="File with the key that clients send; default: the variable HEADSTART_KEY.")
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that answer; each has its own copy of the weights.")] = 1,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a batch; default: 1,024 on a CPU, 65,536 on a GPU.")
     ] = None,
@@ -38,13 +42,13 @@ def serve(
     from headstart.stages.serve.settings import ServeSettings
 
     settings = {
-        "host": host, "port": port, "batch_tokens": batch_tokens, "queue_rows": queue_rows,
+        "host": host, "port": port, "workers": workers, "batch_tokens": batch_tokens, "queue_rows": queue_rows,
         "deadline_seconds": deadline_seconds, "cache_mb": cache_mb,
     }  # fmt: skip
     filled = config.fill(ServeSettings, settings, "serve")
     from headstart.stages.serve import run as stage
 
-    stage.run(folders, filled, stage.read_key(filled, key_file))
+    stage.run(folders or [], filled, stage.read_key(filled, key_file), index or [])
 
 
 def add_to(app: typer.Typer) -> None:

@@ -209,10 +209,15 @@ def identity(folder: Folder) -> str:
     """Return a hash of an artifact's content, from the file hashes in its manifest or else from the files."""
     folder = Path(folder)
     if is_complete(folder):
-        files = read_manifest(folder)["files"]
-        parts = [f"{name}:{files[name]['sha256']}" for name in sorted(files)]
-    else:
-        parts = [f"{p.relative_to(folder)}:{sha256(p)}" for p in sorted(folder.glob("*")) if p.is_file()]
+        return content_hash(read_manifest(folder))
+    parts = [f"{p.relative_to(folder)}:{sha256(p)}" for p in sorted(folder.glob("*")) if p.is_file()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def content_hash(manifest: Mapping[str, Any]) -> str:
+    """Return what `identity` gives for the artifact with this manifest."""
+    files = manifest["files"]
+    parts = [f"{name}:{files[name]['sha256']}" for name in sorted(files)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -221,6 +221,8 @@ class InputSpec:
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
     family: str
     max_length: int
+    target_cls: bool = True
+    """The targets of an encoder-decoder begin with [CLS], if the tokenizer adds it."""
 
     @property
     def pad(self) -> int:
@@ -253,6 +255,8 @@ class ParameterGroup:
     lr_scale: float = 1.0
     starts: float = 0.0
     """Fraction of the budget after which the group is trained; until then its parameters do not change."""
+    plateaus: int = 0
+    """Evaluations without improvement after which the group is trained; until then its parameters do not change."""
 
 
 class MixtureComponent(NamedTuple):

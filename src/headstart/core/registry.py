@@ -48,6 +48,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "tasks": {
         "classify": "headstart.tasks.classify:Classify",
+        "word_in_context": "headstart.tasks.word_in_context:WordInContext",
         "multi_label": "headstart.tasks.multi_label:MultiLabel",
         "tag": "headstart.tasks.tag:Tag",
         "span_qa": "headstart.tasks.span_qa:SpanQA",
@@ -266,7 +267,13 @@ def _source(module_name: str) -> ast.Module:
 
 
 def _points(group: str) -> list[EntryPoint]:
-    return sorted(_installed(tuple(sys.path)).select(group=f"headstart.{group}"), key=lambda point: point.name)
+    return _points_on(tuple(sys.path), group)
+
+
+@lru_cache(maxsize=64)
+def _points_on(search_path: tuple[str, ...], group: str) -> list[EntryPoint]:
+    """Select the entry points of a group once per search path: it takes 0.5 ms, and a saved recipe needs it often."""
+    return sorted(_installed(search_path).select(group=f"headstart.{group}"), key=lambda point: point.name)
 
 
 @lru_cache(maxsize=8)

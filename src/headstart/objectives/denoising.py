@@ -7,30 +7,30 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from headstart.core.config import Section
 from headstart.core.data import Batch, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
 from headstart.objectives import noise
 from headstart.objectives.base import ObjectiveCollator
-from headstart.objectives.chunked import TextObjective
+from headstart.objectives.one_row import OneRowObjective, OneRowSettings
 
 
-class Denoising(TextObjective):
+class Denoising(OneRowObjective):
     """Reconstruct a corrupted text: shuffled sentences, masked spans, deleted tokens (BART).
 
     The encoder reads the corrupted row, padded to the length of the row, and the decoder generates the original row
     without its [CLS]. [CLS], [SEP] and padding are kept, sentences and tokens stay within their document, and an
     unknown token is neither masked, deleted nor predicted. BART used text infilling at 30 % and shuffled all
     sentences. `rate` applies to each noise that masks or deletes tokens, relative to what the previous noises left.
+
+    A decoder reads the corrupted row and then the original, padded at the end, and predicts the original; with
+    `bidirectional_prefix` it reads the corrupted row with bidirectional attention.
     """
 
     paper: ClassVar[str] = "Lewis et al. 2020, BART"
-    families: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
-    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
-    class Config(Section):
+    class Config(OneRowSettings):
         """The noise functions, their order and their strength."""
 
         name: Literal["denoising"] = "denoising"
@@ -44,10 +44,13 @@ class Denoising(TextObjective):
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or Denoising.Config(**settings)
+        self.set_family()
 
     def row_shape(self, seq_length: int) -> RowShape:
         """Return `[CLS] … [SEP]` with [SEP] between documents, with sentence starts if sentences are shuffled."""
-        return RowShape(seq_length, sentence_starts="sentence_shuffle" in self.config.noise)
+        # A decoder reads the corrupted row and the original without [CLS], of `seq_length` tokens at most together.
+        length = max((seq_length + 1) // 2, 4) if self.is_decoder else seq_length
+        return RowShape(length, sentence_starts="sentence_shuffle" in self.config.noise)
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Corrupt each row; returns input_ids, attention_mask, labels and weights (0 where nothing is predicted).
@@ -74,11 +77,9 @@ class Denoising(TextObjective):
             "labels": labels,
             "weights": predicted.astype(np.float32),
         }
+        if self.is_decoder:
+            arrays = self._in_one_row(vocabulary.pad, **arrays)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read by the encoder and the decoder."""
-        return batch["input_ids"].numel() + batch["labels"].numel()
 
     def collator(self, tokenizer: Any, seed: int = 0) -> ObjectiveCollator:
         """Return a collator; its examples have no sentence starts, so sentence_shuffle has no effect."""
@@ -88,6 +89,19 @@ class Denoising(TextObjective):
                 do="Add another noise, or pre-train with `headstart pretrain`, which detects sentences",
             )
         return super().collator(tokenizer, seed)
+
+    def _in_one_row(self, pad: int, input_ids: Any, attention_mask: Any, labels: Any, weights: Any) -> dict[str, Any]:
+        """Return the batch of a decoder: the corrupted row, then the original, then padding."""
+        count, width = len(input_ids), input_ids.shape[1] + labels.shape[1]
+        ids = np.full((count, width), pad, dtype=np.int64)
+        attention, predicted = np.zeros_like(ids), np.zeros((count, width), dtype=np.float32)
+        starts = attention_mask.sum(1)  # (rows,)
+        for row, start in enumerate(starts):
+            end = start + labels.shape[1]
+            ids[row, :start], ids[row, start:end] = input_ids[row, :start], labels[row]
+            attention[row, :end], predicted[row, start:end] = 1, weights[row]
+        arrays = {"input_ids": ids, "attention_mask": attention, "labels": ids, "weights": predicted}
+        return arrays | ({"prefixes": starts} if self.config.bidirectional_prefix else {})
 
     def _apply(self, name: str, columns: Ints, layout: noise.Layout, rng: np.random.Generator) -> Ints:
         match name:

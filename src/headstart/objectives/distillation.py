@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -10,7 +11,15 @@ from pydantic import Field
 from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch
-from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
+from headstart.core.distillation_losses import (
+    attention_scores,
+    cosine_distance,
+    layer_map,
+    require_scores,
+    score_distance,
+    soft_target_loss,
+    squared_distance,
+)
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.lazy import torch
 from headstart.objectives.masked_lm import MaskedLM, masked_outputs
@@ -26,10 +35,9 @@ class Distillation(MaskedLM):
     """Learn masked prediction from the text and from a teacher's predictions, hidden states and attention (DistilBERT).
 
     The defaults are DistilBERT's three losses and weights; `hidden` and `attention_maps` add TinyBERT's layer-wise
-    losses. Predictions are compared at the masked positions only (DistilBERT: everywhere), which saves the
-    vocabulary-sized product of both models on 85 % of the tokens. Attention is compared after the softmax, as
-    transformers returns it, and averaged over heads, so the number of heads may differ. TinyBERT compared the scores
-    before the softmax, head by head.
+    losses, summed over the embeddings and the layers; attention is compared before the softmax, head by head.
+    Predictions are compared at the masked positions only (DistilBERT: everywhere), which saves the vocabulary-sized
+    product of both models on 85 % of the tokens.
     """
 
     paper: ClassVar[str] = "Sanh et al. 2019, DistilBERT; Jiao et al. 2020, TinyBERT"
@@ -45,10 +53,14 @@ class Distillation(MaskedLM):
         text: float = Field(2.0, ge=0, description="weight of the masked-LM loss; DistilBERT used 2")
         cosine: float = Field(1.0, ge=0, description="weight of the cosine loss on last hidden states; DistilBERT: 1")
         hidden: float = Field(
-            0.0, ge=0, description="weight of the distance between hidden states of mapped layers; TinyBERT: 1"
+            0.0,
+            ge=0,
+            description="weight of the distance between embeddings and hidden states of mapped layers; TinyBERT: 1",
         )
         attention_maps: float = Field(
-            0.0, ge=0, description="weight of the distance between attention maps of mapped layers; TinyBERT: 1"
+            0.0,
+            ge=0,
+            description="weight of the distance between attention scores of mapped layers, head by head; TinyBERT: 1",
         )
         layers: list[int] | None = Field(
             None, description="the teacher layer for each student layer; default: evenly spaced"
@@ -112,8 +124,8 @@ class Distillation(MaskedLM):
         record = {"output_hidden_states": deep or settings.cosine > 0, "output_attentions": maps}
         torch.nn.Module.to(teacher, batch["input_ids"].device)
         with torch.no_grad():
-            expected = masked_outputs(teacher, batch, **record)
-        output = masked_outputs(model.model, batch, **record)
+            expected = self._outputs(teacher, batch, **record)
+        output = self._outputs(model.model, batch, **record)
         weights = batch["weights"]  # (rows, slots)
         # Row-wise terms are multiplied by the row's predictions, so that all terms are divided by the same number.
         per_row = weights.sum(1)
@@ -132,14 +144,19 @@ class Distillation(MaskedLM):
                 squared_distance(model.project(output.hidden_states[i]), expected.hidden_states[j]).mean(1)
                 for i, j in pairs
             ]
-            terms["hidden"] = settings.hidden * (torch.stack(layers).mean(0) * per_row).sum()
+            terms["hidden"] = settings.hidden * (torch.stack(layers).sum(0) * per_row).sum()
         if maps:
             layers = [
-                squared_distance(output.attentions[i - 1].mean(1), expected.attentions[j - 1].mean(1)).mean(1)
+                score_distance(output.attentions[i - 1], expected.attentions[j - 1])
                 for i, j in enumerate(self._pairs, start=1)
             ]
-            terms["attention_maps"] = settings.attention_maps * (torch.stack(layers).mean(0) * per_row).sum()
+            terms["attention_maps"] = settings.attention_maps * (torch.stack(layers).sum(0) * per_row).sum()
         return terms, output.logits
+
+    def _outputs(self, network: PreTrainedModel, batch: Batch, **record: bool) -> Any:
+        """Run a network; its attentions are the scores before the softmax."""
+        with attention_scores(network) if record["output_attentions"] else nullcontext():
+            return masked_outputs(network, batch, **record)
 
     def _load(self, student: PreTrainedModel) -> PreTrainedModel:
         path = self.config.teacher
@@ -158,8 +175,7 @@ class Distillation(MaskedLM):
                 do=f"Set `tokenizer.path` to {path}",
             )
         if self.config.attention_maps:
-            for model in (teacher, student):
-                model.set_attn_implementation("eager")
+            require_scores(student, teacher, "objective.attention_maps")
         return teacher  # type: ignore[no-any-return]
 
 

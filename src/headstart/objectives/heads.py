@@ -28,6 +28,15 @@ class HeadConfig(PreTrainedConfig):
     output_size: int = 2
     """Width of the head's output."""
     initializer_range: float = 0.02
+    activation: str = "tanh"
+    """The activation between the layers, by its name in transformers."""
+    bias: bool = True
+    """The first layer has a bias."""
+    norm: bool = False
+    """A layer norm without bias follows the activation."""
+    norm_eps: float = 1e-5
+    pooler: str = ""
+    """The module of the network's classifiers that fine-tuning starts from this head's first layer; empty: none."""
 
 
 class Head(PreTrainedModel):
@@ -42,12 +51,23 @@ class Head(PreTrainedModel):
         """Return None: the network's own output layer predicts tokens."""
 
 
-def load_or_create_head(network: PreTrainedModel, part: str, kind: type[HeadT], output_size: int) -> HeadT:
-    """Return the head saved in the subfolder `part` of a loaded network, or a new one if none of its size exists."""
+def load_or_create_head(
+    network: PreTrainedModel, part: str, kind: type[HeadT], output_size: int, **settings: Any
+) -> HeadT:
+    """Return the head saved in the subfolder `part` of a loaded network, or a new one if none of its size exists.
+
+    Args:
+        network: the network that the head reads.
+        part: the name of the subfolder.
+        kind: the class of the head.
+        output_size: the width of its output.
+        settings: further fields of the config of a new head; a saved head has its own.
+    """
     config = HeadConfig(
         hidden_size=network.config.hidden_size,
         output_size=output_size,
         initializer_range=getattr(network.config, "initializer_range", 0.02),
+        **settings,
     )
     origin = network.name_or_path or ""
     folder = Path(origin) / part

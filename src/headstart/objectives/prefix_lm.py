@@ -10,7 +10,7 @@ from pydantic import Field
 
 from headstart.core.config import Section
 from headstart.core.contracts import ModelMaker
-from headstart.core.data import Batch, Rows, RowShape, Vocabulary
+from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class PrefixLM(TextObjective):
     """Predict the rest of a row, left to right, from a prefix that is read bidirectionally (T5, UL2).
 
-    The encoder of an encoder-decoder reads the prefix, a fixed fraction of the row, so that shapes are static. A
-    decoder reads the whole row with bidirectional attention within the prefix and causal attention after it; the length
-    of the prefix is uniform and drawn for each row and epoch. Both read `seq_length` tokens of a row in total. [SEP]
-    ends a document and is predicted.
+    The length of the prefix is uniform and drawn for each row and epoch. The encoder of an encoder-decoder reads the
+    prefix, its decoder writes the rest; both are padded to the length of the row, so that shapes are static. With a
+    fixed `prefix` there is no padding, and a step takes about half the time. A decoder reads the whole row with
+    bidirectional attention within the prefix and causal attention after it. Both families read `seq_length` tokens of
+    a row in total. [SEP] ends a document and is predicted.
     """
 
     paper: ClassVar[str] = "Liu et al. 2018, prefix LM as in Raffel et al. 2020, T5; modes: Tay et al. 2023, UL2"
@@ -40,8 +41,12 @@ class PrefixLM(TextObjective):
         family: Literal["encoder-decoder", "decoder"] = Field(
             "encoder-decoder", description="family of the backbone; must equal that of backbone"
         )
-        prefix: float = Field(
-            0.5, gt=0, lt=1, description="fraction of a row that an encoder reads; T5 drew it at random, 0.5 on average"
+        prefix: float | None = Field(
+            None,
+            gt=0,
+            lt=1,
+            description="a fixed fraction of a row that an encoder reads, such as UL2's 0.75; default: drawn at random "
+            "for each row, as in T5. A decoder always draws it",
         )
         mode: str | None = Field(None, min_length=1, description="token before the prefix; UL2 used [S]")
         chunk: int = Field(512, ge=1, description="number of positions whose logits are in memory at a time")
@@ -62,12 +67,7 @@ class PrefixLM(TextObjective):
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Return the network with its head; raises if some of its layers use sliding-window attention."""
         model = make("AutoModelForCausalLM" if self._is_decoder else "AutoModelForSeq2SeqLM")
-        if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
-            raise RecipeError(
-                "some layers of the backbone use sliding-window attention",
-                allowed="prefix_lm needs full attention within the prefix",
-                do="Set `backbone.max_length` to 512 or less, or choose another `backbone.kind`",
-            )
+        require_full_attention(model)
         return model
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
@@ -76,12 +76,14 @@ class PrefixLM(TextObjective):
         mode = np.tile(np.asarray(added, dtype=np.int64), (len(rows.ids), 1))
         predicted = ~vocabulary.special[rows.ids] | (rows.ids == vocabulary.sep)  # (rows, length)
         length = rows.ids.shape[1]
-        if not self._is_decoder:
+        if not self._is_decoder and self.config.prefix is not None:
             cut = min(max(round(self.config.prefix * length), 1), length - 1)
             inputs, labels, weights = np.hstack([mode, rows.ids[:, :cut]]), rows.ids[:, cut:], predicted[:, cut:]
             return _tensors(input_ids=inputs, labels=labels, weights=weights.astype(np.float32))
         rngs = [generator(seed, sample.epoch, sample.index, "prefix_lm") for sample in rows.samples]
         cuts = np.asarray([rng.integers(1, max(length, 2)) for rng in rngs])  # (rows,)
+        if not self._is_decoder:
+            return _split(rows.ids, predicted, cuts, mode, vocabulary.pad)
         predicted &= np.arange(length) >= cuts[:, None]
         inputs = np.hstack([rows.ids[:, :1], mode, rows.ids[:, 1:]])
         predicted = np.hstack([predicted[:, :1], np.zeros(mode.shape, dtype=bool), predicted[:, 1:]])
@@ -90,7 +92,9 @@ class PrefixLM(TextObjective):
         return _tensors(input_ids=inputs, labels=labels, weights=predicted.astype(np.float32), prefixes=prefixes)
 
     def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read by the encoder and the decoder."""
+        """Return the number of tokens read by the encoder and the decoder, without padding."""
+        if "lengths" in batch:
+            return int(batch["lengths"].sum())
         return batch["input_ids"].numel() + (0 if self._is_decoder else batch["labels"].numel())
 
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -104,8 +108,7 @@ class PrefixLM(TextObjective):
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the arguments of the plain model, for a decoder with a four-dimensional attention mask."""
         inputs = super().as_inputs(self._with_mask(batch))
-        inputs.pop("prefixes", None)
-        return inputs
+        return {name: tensor for name, tensor in inputs.items() if name not in ("prefixes", "lengths")}
 
     @property
     def _is_decoder(self) -> bool:
@@ -117,6 +120,16 @@ class PrefixLM(TextObjective):
         return {**batch, "attention_mask": prefix_mask(batch["prefixes"], batch["input_ids"].shape[1])}
 
 
+def require_full_attention(model: torch.nn.Module) -> None:
+    """Raise if some layers of a network use sliding-window attention."""
+    if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
+        raise RecipeError(
+            "some layers of the backbone use sliding-window attention",
+            allowed="A bidirectional prefix needs full attention within the prefix",
+            do="Set `backbone.max_length` to 512 or less, or choose another `backbone.kind`",
+        )
+
+
 def prefix_mask(prefixes: torch.Tensor, length: int) -> torch.Tensor:
     """Return an additive attention mask of shape (rows, 1, length, length), 0 where attention is allowed.
 
@@ -125,6 +138,24 @@ def prefix_mask(prefixes: torch.Tensor, length: int) -> torch.Tensor:
     """
     index = torch.arange(length, device=prefixes.device)
     return additive_mask((index <= index[:, None]) | (index < prefixes[:, None, None]))
+
+
+def _split(ids: Ints, predicted: Bools, cuts: Ints, mode: Ints, pad: int) -> Batch:
+    """Split each row at its own cut; the encoder's inputs and the labels are padded to one less than the row."""
+    length = ids.shape[1]
+    width = max(length - 1, 1)
+    columns = np.arange(width)
+    is_prefix = columns < cuts[:, None]  # (rows, width)
+    rest = np.minimum(columns + cuts[:, None], length - 1)
+    is_rest = columns < (length - cuts)[:, None]
+    attention = np.hstack([np.ones_like(mode), is_prefix.astype(np.int64)])
+    return _tensors(
+        input_ids=np.hstack([mode, np.where(is_prefix, ids[:, :width], pad)]),
+        attention_mask=attention,
+        labels=np.where(is_rest, np.take_along_axis(ids, rest, axis=1), pad),
+        weights=(is_rest & np.take_along_axis(predicted, rest, axis=1)).astype(np.float32),
+        lengths=attention.sum(1) + length - cuts,
+    )
 
 
 def _tensors(**arrays: Any) -> Batch:

@@ -51,6 +51,11 @@ class SentencePairs(BaseObjective, ABC):
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     token_loss: ClassVar[str] = "masked_loss"
     """The entry of `measure` that is a cross-entropy over the vocabulary."""
+    pooling: ClassVar[str] = "cls"
+    """The pooling that the objective trains with masked LM, and that the classifiers of its checkpoints use.
+
+    Without masked LM, the network is a classifier with a pooling of its own, which its config names already.
+    """
 
     def __init__(self, config: PairConfig) -> None:
         """Accept the `Config` of a subclass."""
@@ -66,9 +71,12 @@ class SentencePairs(BaseObjective, ABC):
         return RowShape(seq_length, segments=True)
 
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
-        """Return a sequence classifier or, with masked LM, a network with both heads."""
+        """Return a sequence classifier or, with masked LM, a network with both heads.
+
+        The config of the network names the pooling that is trained, so fine-tuning starts from it.
+        """
         from headstart.objectives.heads import load_or_create_head
-        from headstart.objectives.sentence_pairs_network import PairNetwork, SentenceHead
+        from headstart.objectives.sentence_pairs_network import PairNetwork, SentenceHead, pooler_settings
 
         if not self.settings.masked_lm:
             return PairNetwork(self, make("AutoModelForSequenceClassification", num_labels=2), None)
@@ -76,7 +84,10 @@ class SentencePairs(BaseObjective, ABC):
         if network is not None:
             return PairNetwork(self, network, None)
         network = make("AutoModelForMaskedLM")
-        head = load_or_create_head(network, "sentence_head", SentenceHead, output_size=2)
+        settings = pooler_settings(network.config)
+        head = load_or_create_head(network, "sentence_head", SentenceHead, output_size=2, **settings)
+        if hasattr(network.config, "classifier_pooling"):
+            network.config.classifier_pooling = self.pooling
         return PairNetwork(self, network, head)
 
     def parts(self, module: torch.nn.Module) -> dict[str, PreTrainedModel]:

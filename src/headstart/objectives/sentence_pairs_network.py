@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AlbertForPreTraining, BertForPreTraining, PreTrainedModel
+from transformers import AlbertForPreTraining, BertForPreTraining, PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
 
 from headstart.objectives.heads import Head, HeadConfig
 from headstart.objectives.outputs import LossAndLogits
@@ -22,19 +23,40 @@ SENTENCE_LOGITS = {
 """The transformers classes with a masked-LM head and a sentence head, and the name of the sentence head's output."""
 
 
+def pooler_settings(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the settings of a `SentenceHead` whose pooler is that of the network's own classifiers.
+
+    Fine-tuning can then start from the pooler that was trained. BERT and ALBERT have it in their body.
+    """
+    match config.model_type:
+        case "roberta":
+            return {"pooler": "classifier", "activation": "tanh"}
+        case "electra":
+            return {"pooler": "classifier", "activation": "gelu"}
+        case "deberta-v2":
+            return {"pooler": "pooler", "activation": config.pooler_hidden_act}
+        case "modernbert" if not config.norm_bias:
+            activation, bias = config.classifier_activation, config.classifier_bias
+            return {"pooler": "head", "activation": activation, "bias": bias, "norm": True, "norm_eps": config.norm_eps}
+    return {}
+
+
 class SentenceHead(Head):
-    """A classifier of sentence pairs that reads the hidden state of [CLS]: BERT's pooler and classifier."""
+    """A classifier of sentence pairs that reads the hidden state of [CLS]: a pooler and a linear layer."""
 
     def __init__(self, config: HeadConfig) -> None:
-        """Create the two layers."""
+        """Create the pooler and the linear layer."""
         super().__init__(config)
-        self.dense = torch.nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = torch.nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
+        self.activation = ACT2FN[config.activation]
+        self.norm = torch.nn.LayerNorm(config.hidden_size, config.norm_eps, bias=False) if config.norm else None
         self.out = torch.nn.Linear(config.hidden_size, config.output_size)
         self.post_init()
 
     def forward(self, state: torch.Tensor) -> torch.Tensor:
         """Return logits of shape (rows, 2) for states of shape (rows, hidden)."""
-        logits: torch.Tensor = self.out(torch.tanh(self.dense(state)))
+        pooled = self.activation(self.dense(state))
+        logits: torch.Tensor = self.out(pooled if self.norm is None else self.norm(pooled))
         return logits
 
 

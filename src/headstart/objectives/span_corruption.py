@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from headstart.core.config import Section
 from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
-from headstart.objectives.chunked import TextObjective
+from headstart.objectives.one_row import OneRowObjective, OneRowSettings
 
 
 class Counts(NamedTuple):
@@ -29,7 +28,7 @@ class Counts(NamedTuple):
     """Tokens that the decoder generates."""
 
 
-class SpanCorruption(TextObjective):
+class SpanCorruption(OneRowObjective):
     """Replace spans of a row by sentinels and let the decoder generate the removed spans (T5).
 
     The arithmetic follows T5's code: 0.15 of the tokens, in spans of 3 on average, both exact in every row. Spans and
@@ -37,13 +36,15 @@ class SpanCorruption(TextObjective):
     the encoder's input by what the sentinels save, so nothing is padded: 568 tokens become 512 for the encoder and 114
     for the decoder. Both sequences end with [SEP], which serves as T5's end token. An unknown token is never removed:
     inside a span it stays in the input, after the span's sentinel.
+
+    A decoder reads `[CLS]`, the input and the target as one row of `seq_length` tokens, and predicts the target. With
+    `bidirectional_prefix`, it reads the input with bidirectional attention. These are the rows "language model" and
+    "prefix LM" of T5's comparison of architectures.
     """
 
     paper: ClassVar[str] = "Raffel et al. 2020, T5; modes: Tay et al. 2023, UL2"
-    families: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
-    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
-    class Config(Section):
+    class Config(OneRowSettings):
         """The fraction of tokens to remove, the lengths of spans, and the tokens that mark them."""
 
         name: Literal["span_corruption"] = "span_corruption"
@@ -56,6 +57,7 @@ class SpanCorruption(TextObjective):
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         """Accept a `Config` or its fields as keyword arguments."""
         self.config = config or SpanCorruption.Config(**settings)
+        self.set_family()
 
     def special_tokens(self) -> Sequence[str]:
         """Return the sentinels in the order of the spans, and the mode token if there is one."""
@@ -63,9 +65,12 @@ class SpanCorruption(TextObjective):
         return [*sentinels, self.config.mode] if self.config.mode else sentinels
 
     def row_shape(self, seq_length: int) -> RowShape:
-        """Return bare text of the length whose corrupted input has `seq_length` tokens, including sentinels."""
-        length = max(2, seq_length - 2)
-        while self.counts(length + 1).inputs <= seq_length:
+        """Return bare text of the length whose corrupted input has `seq_length` tokens, including sentinels.
+
+        A decoder reads [CLS], the input and the target, which have `seq_length` tokens together.
+        """
+        length = 2 if self.is_decoder else max(2, seq_length - 2)
+        while self._read(length + 1) <= seq_length:
             length += 1
         self._require_sentinels(length)
         return RowShape(length, add_cls=False, add_sep=False, separate_documents=False)
@@ -96,11 +101,23 @@ class SpanCorruption(TextObjective):
         labels = np.stack(targets)  # (rows, targets)
         predicted = ~vocabulary.special[labels] | np.isin(labels, [*sentinels, *end])
         arrays = {"input_ids": np.stack(inputs), "labels": labels, "weights": predicted.astype(np.float32)}
+        if self.is_decoder:
+            arrays = self._in_one_row(vocabulary.cls, **arrays)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def tokens(self, batch: Batch) -> int:
-        """Return the number of tokens read by the encoder and the decoder."""
-        return batch["input_ids"].numel() + batch["labels"].numel()
+    def _read(self, length: int) -> int:
+        """Return the number of tokens that `seq_length` limits, for a text of `length` tokens."""
+        counts = self.counts(length)
+        return 1 + counts.inputs + counts.targets if self.is_decoder else counts.inputs
+
+    def _in_one_row(self, cls: int, input_ids: Any, labels: Any, weights: Any) -> dict[str, Any]:
+        """Return the batch of a decoder: [CLS], the input and the target in one row; the target is predicted."""
+        first = np.full((len(input_ids), 1), cls, dtype=np.int64)
+        ids = np.hstack([first, input_ids, labels])
+        unpredicted = np.zeros((len(ids), 1 + input_ids.shape[1]), dtype=np.float32)
+        row = {"input_ids": ids, "labels": ids, "weights": np.hstack([unpredicted, weights])}
+        prefixes = np.full(len(ids), unpredicted.shape[1], dtype=np.int64)
+        return row | ({"prefixes": prefixes} if self.config.bidirectional_prefix else {})
 
     def _spans(self, special: Bools, rng: np.random.Generator) -> tuple[Bools, Bools]:
         """Return which tokens are removed and which start a span; special tokens only if there are too few others."""

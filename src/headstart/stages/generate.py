@@ -18,11 +18,10 @@ from pydantic import Field
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.checkpoint.load import load_config, load_model, load_tokenizer
-from headstart.core import artifact, config, registry
+from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.errors import ArtifactError, HeadstartError, RecipeError, first_line
-from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.stages.runs.manifest import PretrainManifest
+from headstart.stages.pretrain.reopen import recorded_recipe
 from headstart.tasks.source import family_of, require_checkpoint
 from headstart.training import precision
 
@@ -256,11 +255,10 @@ def _input_format(folder: Path) -> _InputFormat:
     """Read the input format from a Headstart checkpoint; for another model the tokenizer decides."""
     if not artifact.is_complete(folder):
         return _InputFormat()
-    values = artifact.verify(folder)
-    if values.get("kind") != PretrainManifest.KIND:
+    artifact.verify(folder)
+    recipe = recorded_recipe(folder)
+    if recipe is None:
         return _InputFormat()
-    manifest = PretrainManifest.from_dict(values, folder)
-    recipe = config.fill_saved(PretrainRecipe, manifest.recipe, str(folder))
     objective = registry.build("objectives", recipe.objective)
     sections = [section.model_dump() for section in getattr(recipe.objective, "objectives", [recipe.objective])]
     names = [section["name"] for section in sections]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
-from headstart.checkpoint.load import load_class, load_config, load_tokenizer
+from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
@@ -16,6 +16,7 @@ from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
 from headstart.core.lazy import torch, transformers
 from headstart.core.randomness import integer
+from headstart.tasks.framing import Framing, without_cls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -24,16 +25,28 @@ _OTHER_FAMILIES = {"xlnet": "xlnet", "headstart_bilm": "bilm"}
 """The families of model types that are neither encoders nor decoders."""
 _WRAPPERS = ("headstart_on_top", "headstart_pooled")
 """The model types of Headstart's wrappers around a plain network; their family is that of the plain network."""
+_SENTENCE_HEAD = "sentence_head"
+"""The subfolder of a checkpoint that holds its classifier of sentence pairs."""
+_CLASSIFIERS = ("AutoModelForSequenceClassification", "AutoModelForMultipleChoice")
 
 
 class CheckpointFolder:
     """A folder with config.json, weights and tokenizer, from which models with a task's head are loaded."""
 
     def __init__(
-        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None
-    ) -> None:
-        """Check that the folder fits the task. `seed` initializes new weights; `rehearsal` opens the pre-training."""
-        self._rehearsal = rehearsal
+        self, path: str | Path, task: Task, seed: int, rehearsal: Callable[[Path], ReplaySource] | None = None,
+        framing: Framing | None = None,
+    ) -> None:  # fmt: skip
+        """Check that the folder fits the task.
+
+        Args:
+            path: the folder.
+            task: the task whose head the models get.
+            seed: initializes new weights.
+            rehearsal: opens the pre-training of the folder.
+            framing: the special tokens that an encoder-decoder saw in pre-training; by default those of its tokenizer.
+        """
+        self._rehearsal, self._framing = rehearsal, framing or Framing()
         self.path, self.task, self.seed = require_checkpoint(path), task, seed
         self._new: frozenset[str] = frozenset()
         self._tokenizer: PreTrainedTokenizerBase | None = None
@@ -50,7 +63,7 @@ class CheckpointFolder:
 
     def input_spec(self, max_length: int) -> InputSpec:
         """Return the tokenizer and family of this checkpoint, with a maximum input length in tokens."""
-        return InputSpec(self.tokenizer(), self.family, max_length)
+        return InputSpec(self.tokenizer(), self.family, max_length, self._framing.target_cls)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer of the folder, loaded at the first call."""
@@ -78,6 +91,8 @@ class CheckpointFolder:
                 allowed="Tokenizer and network must belong together",
                 do="Restore the folder, or use another one",
             )
+        if family_of(self.config) == "encoder-decoder" and not self._framing.source_cls:
+            tokenizer = without_cls(tokenizer)
         return with_pad_token(tokenizer)
 
     def pretrained(self, **loading: Any) -> PreTrainedModel:
@@ -93,6 +108,7 @@ class CheckpointFolder:
                 do="Restore or complete the folder",
             )
         self._new = frozenset({*info["missing_keys"], *mismatched})
+        self._load_pooler(model)
         return model
 
     def fresh(self) -> PreTrainedModel:
@@ -119,6 +135,19 @@ class CheckpointFolder:
                 do="Construct CheckpointFolder with the argument `rehearsal`",
             )
         return self._rehearsal(self.path)
+
+    def _load_pooler(self, model: PreTrainedModel) -> None:
+        """Start the pooler of a classifier of texts from the one that pre-training on sentence pairs has trained."""
+        folder = self.path / _SENTENCE_HEAD
+        if self.task.auto_class(self.family) not in _CLASSIFIERS or not (folder / "config.json").is_file():
+            return
+        settings, tensors = load_head_tensors(folder)
+        pooler = dict(model.named_modules()).get(settings.get("pooler") or "-")
+        # A checkpoint of an earlier version does not name a pooler: its activation was another one.
+        with torch.no_grad():
+            for name, parameter in [] if pooler is None else list(pooler.named_parameters()):
+                if name in tensors and tensors[name].shape == parameter.shape:
+                    parameter.copy_(tensors[name])
 
     def _auto(self) -> Any:
         return getattr(transformers, self.task.auto_class(self.family))

@@ -151,6 +151,8 @@ class WritingTask(BaseTask):
         if spec.family == "decoder":
             return [*tokenizer(" " + text, add_special_tokens=False)["input_ids"], end]
         ids: list[int] = tokenizer(text_target=text)["input_ids"]
+        if not spec.target_cls and ids[:1] == [tokenizer.cls_token_id]:
+            ids = ids[1:]
         return ids if ids and ids[-1] == end else [*ids, end]
 
 

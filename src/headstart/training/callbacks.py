@@ -118,6 +118,7 @@ class BestWeightsCallback(Callback):
             loop.best = loop.trained_weights()
         else:
             progress.unimproved += 1
+            progress.plateaus += 1
 
     def on_train_end(self, loop: Loop) -> None:
         """Load the best weights."""

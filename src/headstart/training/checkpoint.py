@@ -46,6 +46,8 @@ class Progress:
     best_step: int = 0
     unimproved: int = 0
     """Evaluations since the best one."""
+    plateaus: int = 0
+    """All evaluations that did not improve on the best one, for unfreezing."""
     recent: list[float] = field(default_factory=list)
     """Losses of the steps since the last log entry."""
     phases: list[int] = field(default_factory=lambda: [0])

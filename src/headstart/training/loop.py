@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ class Loop:
                     self._notify("on_step_end", self._step(micro_batches))
                     if self.stop_requested():
                         raise self.stop_signal.acknowledge()
-            self.freezing.update(1.0)
+            self.freezing.update(1.0, math.inf)
             self._notify("on_train_end")
             self.train_step.parallel.gather()
         finally:
@@ -201,7 +202,7 @@ class Loop:
         """Yield the micro-batches of each step until the budget is used up or a callback stops the run."""
         reader: Iterator[list[Batch]] | None = None
         while self.fraction_done() < 1 and not self.should_stop:
-            if self.freezing.update(self.fraction_done()):
+            if self.freezing.update(self.fraction_done(), self.progress.plateaus):
                 self.train_step.parallel.wrap()
             if self.phases.enter(self.progress, self.fraction_done()) or reader is None:
                 # A new reader, because the old one has prefetched batches of the previous phase.
@@ -227,7 +228,7 @@ class Loop:
         progress.step += 1
         progress.samples += phase.samples
         progress.tokens += gradients.tokens
-        progress.flops += phase.flops_per_token * gradients.tokens
+        progress.flops += phase.flops_in(self.freezing.stage) * gradients.tokens
         progress.seconds = gradients.seconds
         progress.recent.append(gradients.loss)
         self.validation = None

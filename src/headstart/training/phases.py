@@ -24,8 +24,15 @@ class Phase:
     feed: BatchSource
     batch_size: int
     flops_per_token: float = 0.0
+    """FLOPs of a training step per token, with all parameters trained."""
+    flops_by_stage: Sequence[float] = ()
+    """The same for each number of late parameter groups that are trained, from 0 on; empty if none is frozen."""
     batch_fraction: float = 1.0
     """The fraction of the batch size that a step reads; below 1 during batch warmup."""
+
+    def flops_in(self, stage: int) -> float:
+        """Return the FLOPs per token while this number of late groups is trained."""
+        return self.flops_by_stage[stage] if self.flops_by_stage else self.flops_per_token
 
     @property
     def samples(self) -> int:

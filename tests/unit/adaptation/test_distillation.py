@@ -40,9 +40,10 @@ def test_soft_weighs_the_teacher_against_the_labels(case):
     assert losses[0.5] == pytest.approx((losses[0.0] + losses[1.0]) / 2, rel=1e-5)
 
 
-def test_the_hidden_loss_ignores_padding(case):
+@pytest.mark.parametrize("term", ["hidden", "attention_maps"])
+def test_the_loss_of_layers_ignores_padding(case, term):
     task, source, batch, teacher = case
-    adaptation = TeacherDistillation(TeacherDistillation.Config(teacher=teacher, hidden=1.0, soft=0.0))
+    adaptation = TeacherDistillation(TeacherDistillation.Config(teacher=teacher, soft=0.0, **{term: 1.0}))
     model = adaptation.adapt(source).eval()
     with torch.no_grad():
         for parameter in adaptation._teacher.parameters():

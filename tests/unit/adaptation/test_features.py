@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from headstart.adaptation.features import FeatureExtraction
 from headstart.adaptation.frozen import FrozenBody
 from headstart.adaptation.full import Full
-from headstart.adaptation.on_top import output_with_states
+from headstart.adaptation.on_top import learned_mixture, output_with_states
 from headstart.adaptation.scratch import Scratch
 from headstart.core.errors import RecipeError
 
@@ -341,3 +341,39 @@ def test_a_task_without_a_separate_head_is_rejected(modern):
 
     assert "no separate head" in FeatureExtraction().supports(Generation(modern.task.config), "decoder")
     assert FeatureExtraction().supports(modern.task, "encoder") is None
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_one_layer_alone_is_read(given, layer, tmp_path):
+    adaptation, model = features(given, layer=layer)
+    batch = given.batch(0, 1)
+    plain = given.source.pretrained().eval()
+    with torch.no_grad():
+        states = model.base_model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        every = plain.base_model(batch["input_ids"], batch["attention_mask"], output_hidden_states=True).hidden_states
+    mask = batch["attention_mask"].bool()
+    torch.testing.assert_close(states[mask], every[layer][mask], atol=2e-5, rtol=1e-4)
+    train(given, model)
+    before = given.task.logits(model.eval(), batch)
+    finished = adaptation.finish(model).eval()
+    torch.testing.assert_close(given.task.logits(finished, batch), before, atol=2e-5, rtol=1e-4)
+    finished.save_pretrained(str(tmp_path))
+    reopened = AutoModelForSequenceClassification.from_pretrained(str(tmp_path)).eval()
+    torch.testing.assert_close(given.task.logits(reopened, batch), before, atol=2e-5, rtol=1e-4)
+
+
+def test_a_layer_that_does_not_exist_or_that_contradicts_layers_is_refused(modern):
+    with pytest.raises(RecipeError, match=r"adaptation\.layer is 3, but the model has 2 layers"):
+        features(modern, layer=3)
+    with pytest.raises(ValidationError, match="layer is 1, which is one layer alone, but layers is 'mix'"):
+        FeatureExtraction.Config(layers="mix", layer=1)
+    assert "layer" not in FeatureExtraction.Config().model_dump()
+
+
+def test_the_learned_weights_of_layers_are_reported(modern):
+    adaptation, model = features(modern, layers="mix")
+    assert learned_mixture(model) == {"weights": [pytest.approx(1 / 3, abs=1e-3)] * 3, "gamma": 1.0}
+    train(modern, model)
+    learned = learned_mixture(adaptation.finish(model))
+    assert sum(learned["weights"]) == pytest.approx(1, abs=1e-3) and learned["gamma"] != 1.0
+    assert learned_mixture(modern.source.pretrained()) == {}

@@ -34,7 +34,8 @@ save_file(outputs, sys.argv[3])
 def test_another_process_gives_the_same_outputs_with_peft_alone(pretrained, tmp_path):
     """Headstart's bottleneck adapters need one import of Headstart, so they come last."""
     folders, outputs = {}, {}
-    for name in ("lora", "ia3", "prefix", "prompt", "adapters"):
+    # Not `prompt`: in peft its classifier would read a virtual token (test_virtual_tokens.py).
+    for name in ("lora", "ia3", "prefix", "adapters"):
         given = pretrained("bert")
         method = registry.build("adaptations", registry.resolve("adaptations", name).Config())
         model = method.adapt(given.source)

@@ -63,6 +63,42 @@ def test_directions_do_not_see_the_tokens_they_predict(models, kind, index, seed
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
+def test_concat_pooling_reads_the_last_states_the_maximum_and_the_mean(side):
+    model = build(auto_class="AutoModelForSequenceClassification", pooling="concat", dropout=0.0)
+    assert model.classifier.in_features == 3 * model.config.hidden_size
+    ids, short = random_ids(), 15
+    real = slice(0, short) if side == "right" else slice(LENGTH - short, LENGTH)
+    padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    padded[:, real], mask[:, real] = ids[:, :short], 1
+    with torch.no_grad():
+        states = model.bilm(ids[:, :short]).last_hidden_state
+        ahead, back = states.chunk(2, -1)
+        read = torch.cat([ahead[:, -1], back[:, 0], states.amax(1), states.mean(1)], -1)
+        torch.testing.assert_close(model(padded, attention_mask=mask).logits, model.classifier(read))
+
+
+def test_weight_drop_zeroes_recurrent_weights_in_training_only():
+    model = build(dropout=0.0, weight_drop=0.5)
+    plain = build(dropout=0.0)
+    ids = random_ids()
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, plain(ids).logits), "no weight is dropped in evaluation"
+        first, second = (model.train()(ids).logits for _ in range(2))
+    assert not torch.equal(first, second)
+    model(ids).logits.sum().backward()
+    recurrent = model.bilm.layers[0].ahead.weight_hh_l0
+    assert recurrent.grad is not None and (recurrent != 0).all()
+    # A dropped weight gets no gradient in this pass.
+    assert 0.4 < (recurrent.grad == 0).float().mean() < 0.6
+    assert (model.bilm.layers[0].ahead.weight_ih_l0.grad != 0).float().mean() > 0.9
+    assert torch.equal(model.eval()(ids).logits, plain(ids).logits)
+
+
+def test_recipes_from_before_pooling_and_weight_drop_keep_their_hash():
+    assert not {"pooling", "weight_drop"} & BiLM.Config().model_dump().keys()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", INPUTS)
 def test_padding_does_not_change_the_output(models, kind, side):
     ids, short = random_ids(), 15

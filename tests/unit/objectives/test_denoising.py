@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.core.data import Document, Rows, Sample, Vocabulary
 from headstart.core.errors import RecipeError
@@ -173,3 +174,28 @@ def test_labels_of_a_block_without_cls_are_the_whole_block():
 def test_invalid_settings_raise(wrong):
     with pytest.raises(ValidationError):
         Denoising(**wrong)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_decoder_reads_the_corrupted_row_and_predicts_the_original(prefix, tiny_tokenizer):
+    vocabulary = vocabulary_of(tiny_tokenizer)
+    objective = Denoising(family="decoder", bidirectional_prefix=prefix, noise=["infill"])
+    length = objective.row_shape(64).length
+    ids = np.random.default_rng(0).integers(5, vocabulary.size, (4, length))
+    ids[:, 0], ids[:, -1] = vocabulary.cls, vocabulary.sep
+    rows = Rows(ids, [Sample(0, n) for n in range(4)])
+    batch, pair = objective.corrupt(rows, vocabulary, 0), Denoising(noise=["infill"]).corrupt(rows, vocabulary, 0)
+    assert batch["input_ids"].shape == (4, 2 * length - 1) and 2 * length - 1 <= 64
+    for row in range(4):
+        start = int(pair["attention_mask"][row].sum())
+        end = start + length - 1
+        assert torch.equal(batch["input_ids"][row, :start], pair["input_ids"][row, :start])
+        assert batch["input_ids"][row, start:end].tolist() == ids[row, 1:].tolist()
+        assert (batch["input_ids"][row, end:] == vocabulary.pad).all() and (batch["weights"][row, end:] == 0).all()
+        assert (batch["weights"][row, :start] == 0).all() and (batch["weights"][row, start:end] == 1).all()
+        assert not prefix or int(batch["prefixes"][row]) == start
+    model = Decoder(Decoder.Config(kind="llama", size="tiny")).build(vocabulary, 64, "AutoModelForCausalLM").eval()
+    with torch.no_grad():
+        ours = objective.loss(model, batch).item() / objective.weight(batch)
+        theirs = model(**objective.as_inputs(batch)).loss.item()
+    assert ours == pytest.approx(theirs, rel=1e-5)

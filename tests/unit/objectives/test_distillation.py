@@ -8,6 +8,7 @@ import torch
 
 from headstart.backbones.encoder import Encoder
 from headstart.core.data import Rows, Sample
+from headstart.core.distillation_losses import attention_scores
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.distillation import Distillation
@@ -52,6 +53,47 @@ def test_a_copy_of_the_teacher_has_zero_distillation_loss(kind, teacher, batch, 
     assert measured["loss"] == pytest.approx(2 * measured["text_loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", (*KINDS, "albert", "electra"))
+def test_attention_is_compared_before_the_softmax(kind, tiny_tokenizer):
+    """The softmax of the scores gives the weights of eager attention, and the output is the same to the bit."""
+    model = build(tiny_tokenizer, kind).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.arange(10, 26).view(2, 8)
+    mask = torch.tensor([[1] * 8, [1] * 6 + [0] * 2])
+    with torch.no_grad():
+        plain = model(input_ids=ids, attention_mask=mask, output_attentions=True)
+        with attention_scores(model):
+            scored = model(input_ids=ids, attention_mask=mask, output_attentions=True)
+    assert torch.equal(plain.logits, scored.logits) and model.config._attn_implementation == "eager"
+    for weights, scores in zip(plain.attentions, scored.attentions, strict=True):
+        torch.testing.assert_close(scores[0].softmax(-1), weights[0])
+        torch.testing.assert_close(scores[1, :, :, :6].softmax(-1), weights[1, :, :, :6], atol=1e-5, rtol=1e-4)
+        assert (scores[1, :, :, 6:] == 0).all() and not torch.allclose(scores[0], weights[0])
+
+
+def test_the_attention_term_alone_moves_the_attention_of_the_student(teacher, batch, tiny_tokenizer):
+    weights = {"soft": 0.0, "text": 0.0, "cosine": 0.0, "attention_maps": 1.0}
+    objective = Distillation(teacher=teacher("bert"), initialise=False, **weights)
+    student = objective.assemble(lambda auto: build(tiny_tokenizer, "bert", seed=3)).train()
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(20):
+        losses.append(objective.loss(student, batch) / objective.weight(batch))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1].item() < 0.5 * losses[0].item()
+
+
+@pytest.mark.parametrize(("kind", "size", "message"), [
+    ("deberta-v2", "tiny", "attention scores of a 'deberta-v2' network"), ("bert", "mini", "2 attention heads"),
+])  # fmt: skip
+def test_attention_that_cannot_be_compared_is_refused(kind, size, message, teacher, tiny_tokenizer):
+    objective = Distillation(teacher=teacher(kind, size), initialise=False, cosine=0.0, attention_maps=1.0)
+    with pytest.raises(RecipeError, match=message):
+        objective.assemble(lambda auto: build(tiny_tokenizer, kind))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_terms_equal_those_from_full_outputs(kind, teacher, batch, tiny_tokenizer):
     """Compare each term with the full outputs of both models at all positions."""
@@ -74,9 +116,11 @@ def test_terms_equal_those_from_full_outputs(kind, teacher, batch, tiny_tokenize
     cosine = 1 - torch.nn.functional.cosine_similarity(ours.hidden_states[-1], theirs.hidden_states[-1], dim=-1)
     assert measured["cosine_loss"] == pytest.approx(4 * count * cosine.mean().item(), rel=1e-4)
     squares = [((a - b) ** 2).mean() for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)]
-    assert measured["hidden_loss"] == pytest.approx(4 * count * torch.stack(squares).mean().item(), rel=1e-4)
-    maps = [((a.mean(1) - b.mean(1)) ** 2).mean() for a, b in zip(ours.attentions, theirs.attentions, strict=True)]
-    assert measured["attention_maps_loss"] == pytest.approx(4 * count * torch.stack(maps).mean().item(), rel=1e-4)
+    assert measured["hidden_loss"] == pytest.approx(4 * count * torch.stack(squares).sum().item(), rel=1e-4)
+    with attention_scores(student.model, objective._teacher), torch.no_grad():
+        ours, theirs = (m(input_ids=batch["input_ids"], **record) for m in (student.model, objective._teacher))
+    maps = [((a - b) ** 2).mean() for a, b in zip(ours.attentions, theirs.attentions, strict=True)]
+    assert measured["attention_maps_loss"] == pytest.approx(4 * count * torch.stack(maps).sum().item(), rel=1e-4)
     assert min(measured.values()) >= 0
 
 

@@ -71,6 +71,32 @@ def test_encoder_reads_the_prefix_and_decoder_the_rest(length, prefix, mode, see
 
 @given(length=st.integers(2, 80), mode=st.sampled_from([None, "[S]"]), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
+def test_each_row_of_an_encoder_decoder_is_cut_at_its_own_point(length, mode, seed):
+    objective, rows = PrefixLM(mode=mode), synthetic_rows(5, length, seed)
+    batch = objective.corrupt(rows, synthetic_vocabulary(), seed)
+    extra = int(bool(mode))
+    for row in range(5):
+        prefix = batch["input_ids"][row][batch["attention_mask"][row] == 1].tolist()
+        rest = batch["labels"][row][batch["weights"][row] == 1].tolist()
+        assert prefix[:extra] == [MODE] * extra
+        assert prefix[extra:] + rest == rows.ids[row].tolist() and len(prefix) > extra and rest
+        alone = objective.corrupt(rows.take(np.asarray([row])), synthetic_vocabulary(), seed)
+        assert torch.equal(alone["input_ids"][0], batch["input_ids"][row]), "no other row matters"
+    assert objective.tokens(batch) == 5 * (length + extra)
+    assert batch["input_ids"].shape[1] == length - 1 + extra and batch["labels"].shape[1] == length - 1
+
+
+def test_prefix_lengths_of_an_encoder_decoder_are_uniform():
+    objective, vocabulary = PrefixLM(), synthetic_vocabulary()
+    cuts = objective.corrupt(synthetic_rows(6300, 64), vocabulary, 0)["attention_mask"].sum(1)
+    counts = np.bincount(cuts.numpy(), minlength=64)
+    assert counts[0] == 0 and (abs(counts[1:] - 100) < 5 * 10).all()
+    later = objective.corrupt(synthetic_rows(6300, 64, epoch=1), vocabulary, 0)["attention_mask"].sum(1)
+    assert not torch.equal(cuts, later)
+
+
+@given(length=st.integers(2, 80), mode=st.sampled_from([None, "[S]"]), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
 def test_decoder_reads_the_row_and_predicts_the_rest(length, mode, seed):
     objective = PrefixLM(family="decoder", mode=mode)
     rows = synthetic_rows(3, length, seed, opens=True)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from headstart.backbones.decoder import Decoder
 from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.core.data import Rows, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError
@@ -255,3 +256,47 @@ def test_collator_accepts_texts_of_any_length(verses, tiny_tokenizers):
 def test_invalid_settings_raise(wrong):
     with pytest.raises(ValidationError):
         SpanCorruption(**wrong)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_decoder_reads_input_and_target_in_one_row_and_predicts_the_target(prefix):
+    objective = SpanCorruption(family="decoder", bidirectional_prefix=prefix, mode="[R]")
+    shape = objective.row_shape(64)
+    rows, vocabulary = synthetic_rows(3, shape.length), synthetic_vocabulary(objective)
+    batch, pair = objective.corrupt(rows, vocabulary, 0), SpanCorruption(mode="[R]").corrupt(rows, vocabulary, 0)
+    width = pair["input_ids"].shape[1]
+    assert batch["input_ids"].shape == (3, 64) and (batch["input_ids"][:, 0] == 2).all(), "[CLS] first"
+    assert torch.equal(batch["input_ids"][:, 1 : 1 + width], pair["input_ids"])
+    assert torch.equal(batch["input_ids"][:, 1 + width :], pair["labels"])
+    assert torch.equal(batch["labels"], batch["input_ids"])
+    assert (batch["weights"][:, : 1 + width] == 0).all() and torch.equal(
+        batch["weights"][:, 1 + width :], pair["weights"]
+    )
+    assert objective.weight(batch) == SpanCorruption(mode="[R]").weight(pair)
+    assert objective.tokens(batch) == 3 * 64
+    assert ("prefixes" in batch) is prefix and (not prefix or (batch["prefixes"] == 1 + width).all())
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "modernbert-decoder"])
+def test_the_loss_of_a_decoder_equals_that_of_the_plain_model(kind, prefix):
+    objective = SpanCorruption(family="decoder", bidirectional_prefix=prefix, chunk=10)
+    vocabulary = synthetic_vocabulary(objective)
+    torch.manual_seed(0)
+    backbone = Decoder(Decoder.Config(kind=kind, size="tiny"))
+    model = objective.assemble(lambda auto: backbone.build(vocabulary, 64, auto)).eval()
+    batch = objective.corrupt(synthetic_rows(4, objective.row_shape(64).length), vocabulary, 0)
+    with torch.no_grad():
+        ours = objective.loss(model, batch).item() / objective.weight(batch)
+        theirs = model(**objective.as_inputs(batch))
+        causal = model(input_ids=batch["input_ids"])
+    assert ours == pytest.approx(theirs.loss.item(), rel=1e-5)
+    assert torch.allclose(theirs.logits, causal.logits, atol=1e-5) is not prefix, "read in both directions"
+
+
+def test_an_instance_trains_one_family_and_older_recipes_keep_their_hash():
+    assert SpanCorruption().families == ("encoder-decoder",)
+    assert SpanCorruption(family="decoder").families == ("decoder",)
+    assert not {"family", "bidirectional_prefix"} & SpanCorruption.Config().model_dump().keys()
+    with pytest.raises(ValidationError, match="bidirectional_prefix is true, but family"):
+        SpanCorruption(bidirectional_prefix=True)

@@ -78,3 +78,34 @@ def test_something_must_be_trained_from_the_start(toy, tmp_path):
     frozen.parameter_groups = lambda: [ParameterGroup(("hidden.weight",), starts=0.3)]
     with pytest.raises(RecipeError, match="no parameter is trained before 30%"):
         toy.loop(tmp_path, frozen)
+
+
+def test_a_run_that_unfreezes_on_plateaus_resumes_to_the_same_bits(toy, tmp_path):
+    """The number of plateaus is part of the saved progress."""
+
+    def plateau_learner():
+        frozen = toy.Learner()
+        late = [("norm.weight", "norm.bias"), ("hidden.weight", "hidden.bias")]
+        later = [ParameterGroup(names, plateaus=i) for i, names in enumerate(late, start=1)]
+        frozen.parameter_groups = lambda: [ParameterGroup(("embedding.weight", "output.bias", "idle")), *later]
+        # Only the first evaluation improves.
+        frozen.validate = lambda: {"score": 1.0}
+        return frozen
+
+    class Last(Callback):
+        """Copies the weights after each step: those of the best evaluation replace them at the end."""
+
+        def on_step_end(self, loop, result):
+            self.weights = {name: value.clone() for name, value in loop.learner.module.state_dict().items()}
+
+    given = {"keep_best": True, "eval_count": 6}
+    smooth, rough = Last(), Last()
+    start = toy.weights(plateau_learner())
+    loop, _ = toy.train(tmp_path / "smooth", plateau_learner(), smooth, **given)
+    assert loop.progress.plateaus >= 2
+    assert all(not torch.equal(smooth.weights[name], start[name]) for name in ("norm.bias", "hidden.bias"))
+    for step in (2, 5, 9):
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(tmp_path / "rough", plateau_learner(), toy.At(step, interrupt), **given)
+    toy.train(tmp_path / "rough", plateau_learner(), rough, **given)
+    assert all(torch.equal(value, rough.weights[name]) for name, value in smooth.weights.items())

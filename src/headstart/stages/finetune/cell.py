@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from headstart.adaptation.on_top import learned_mixture
 from headstart.checkpoint.silence import silenced
 from headstart.core import artifact, registry
 from headstart.core.config import Section
@@ -139,7 +140,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         architecture=type(unwrap_peft(model)).__name__, notes=task.notes(test),
         truncated=_count_truncated(setup, splits, learner, test),
         attention=attention_of(unwrap_peft(model)), decision=decision,
-        overlap=[overlap.model_dump() for overlap in setup.overlaps],
+        overlap=[overlap.model_dump() for overlap in setup.overlaps], mixture=learned_mixture(model),
     )  # fmt: skip
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))

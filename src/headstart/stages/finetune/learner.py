@@ -17,6 +17,7 @@ from headstart.evaluation import metrics
 from headstart.stages.runs.flops import flops_per_token
 from headstart.training import precision
 from headstart.training.callbacks import Callback, default_callbacks
+from headstart.training.freezing import Freezing
 from headstart.training.loop import Loop, RunInfo
 from headstart.training.module import LossModule
 from headstart.training.phases import Phase
@@ -127,7 +128,20 @@ def build_loop(
         body.flops_per_token, per_token = per_token - cached, cached
     if callbacks is None:
         callbacks = default_callbacks(settings, keep_best=True)
-    return Loop(learner, settings, run, [Phase(0.0, learner, rows, per_token)], callbacks=callbacks)
+    phase = Phase(0.0, learner, rows, per_token, _flops_by_stage(learner, first))
+    return Loop(learner, settings, run, [phase], callbacks=callbacks)
+
+
+def _flops_by_stage(learner: TaskLearner, batch: Batch) -> list[float]:
+    """Return the FLOPs per token of each stage of unfreezing; empty if all parameters are trained from the start."""
+    freezing = Freezing(learner.module, learner.parameter_groups())
+    if not freezing.late:
+        return []
+    counts = []
+    for stage in range(len(freezing.late) + 1):
+        freezing.enter(stage)
+        counts.append(flops_per_token(learner.module, batch, learner.tokens(batch)))
+    return counts
 
 
 def frozen_bodies(model: torch.nn.Module) -> list[FrozenBody]:

@@ -42,6 +42,8 @@ class MethodDetails:
     """Adaptations: the temperature and the threshold that were chosen on the validation rows."""
     overlap: list[dict[str, Any]] = field(default_factory=list)
     """Adaptations: rows that two splits share, as in the manifest of a run."""
+    mixture: dict[str, Any] = field(default_factory=dict)
+    """Adaptations: the learned weights of the layers and their scale, if the network mixes its layers."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the fields that do not apply to the method."""
@@ -53,7 +55,7 @@ class MethodDetails:
         forgetting = None if self.forgetting is None else asdict(self.forgetting)
         added = {
             "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
-            "overlap": self.overlap or None, "decision": self.decision or None,
+            "overlap": self.overlap or None, "decision": self.decision or None, "mixture": self.mixture or None,
         }  # fmt: skip
         return values | {name: value for name, value in added.items() if value is not None}
 

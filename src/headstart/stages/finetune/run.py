@@ -62,6 +62,7 @@ def summary(folder: Path) -> str:
         *(f"{method} is left out: {reason}" for method, reason in manifest.left_out.items()),
         f"cost of all trained models: {manifest.cost.sentence()}",
         *([f"kept weights: {manifest.kept_weights}"] if manifest.kept_weights else []),
+        *([f"layer weights: {manifest.layer_weights}"] if manifest.layer_weights else []),
         f"model: {folder} (seed {manifest.seed})",
         *(f"errors: {path}" for path in [folder / "evaluation.html"] if path.is_file()),
     ])  # fmt: skip
@@ -182,6 +183,8 @@ def _manifest(
         pipeline=None if is_adapter else task.pipeline,
         is_adapter=is_adapter,
         usage=task.usage,
+        target_cls=setup.spec.target_cls,
+        **({"mixture": best.details.mixture} if best.details.mixture else {}),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from headstart.backbones.checkpoint import max_positions
+from headstart.checkpoint.names import folder_of
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Task
@@ -14,6 +15,7 @@ from headstart.core.errors import RecipeError
 from headstart.stages.finetune.applicable import applicable_methods
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
 from headstart.stages.finetune.forgetting import Probe
+from headstart.stages.finetune.framing import framing_of
 from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
 from headstart.stages.finetune.truncation import TruncationCounts
@@ -75,7 +77,9 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
     task: Task = registry.build("tasks", recipe.task)
     splits = read_data(recipe.data, task)
     # All cells replay the same pre-training data, so it is opened once.
-    source = CheckpointFolder(recipe.model, task, recipe.seed, lru_cache(maxsize=1)(Pretraining))
+    source = CheckpointFolder(
+        recipe.model, task, recipe.seed, lru_cache(maxsize=1)(Pretraining), framing_of(folder_of(recipe.model))
+    )
     methods, left_out = applicable_methods(recipe, source)
     for section in methods.values():
         if section is not None:

@@ -39,20 +39,27 @@ def assembled(folder: Path, objective: Objective) -> torch.nn.Module:
     return objective.assemble(make)
 
 
+def recorded_recipe(folder: Path) -> PretrainRecipe | None:
+    """Return the filled recipe of a finished pre-training, or None if the folder is not the output of one."""
+    values = artifact.read_manifest(folder) if artifact.is_complete(folder) else {}
+    if values.get("kind") != PretrainManifest.KIND:
+        return None
+    return config.fill_saved(PretrainRecipe, PretrainManifest.from_dict(values, folder).recipe, str(folder))
+
+
 class Pretraining:
     """The pre-training of a checkpoint, to continue beside a task, and to measure before and after fine-tuning."""
 
     def __init__(self, folder: Path) -> None:
         """Read the recipe of the pre-training from the manifest of the folder."""
-        values = artifact.read_manifest(folder) if artifact.is_complete(folder) else {}
-        if values.get("kind") != PretrainManifest.KIND:
+        recipe = recorded_recipe(folder)
+        if recipe is None:
             raise ArtifactError(
                 f"{folder} does not record how it was pre-trained",
                 allowed="An output of `headstart pretrain` records it in headstart.json",
                 do="Remove rehearsal and forgetting, or choose such a checkpoint",
             )
-        self.folder = folder
-        self.recipe = config.fill_saved(PretrainRecipe, PretrainManifest.from_dict(values, folder).recipe, str(folder))
+        self.folder, self.recipe = folder, recipe
         self.objective: Objective = registry.build("objectives", self.recipe.objective)
 
     @cached_property

@@ -38,6 +38,7 @@ from headstart.stages.runs.folder import RunFolder
 from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.manifest import Machine, PretrainData, PretrainManifest, PretrainMetrics, PretrainProgress
 from headstart.stages.runs.meter import RecordedMeter
+from headstart.tasks.framing import without_cls
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
 from headstart.training import health
@@ -116,6 +117,9 @@ def _publish(
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
     networks = objective.parts(module.model)
     max_length = max_length_of(recipe, prepared.tokenizer)
+    framed: Any = prepared.tokenizer
+    if networks[""].config.is_encoder_decoder and not objective.row_shape(recipe.training.longest).add_cls:
+        framed = without_cls(framed)
     manifest = PretrainManifest(
         recipe=folder.recipe,
         seed=recipe.seed,
@@ -133,7 +137,7 @@ def _publish(
         for name, network in networks.items():
             with silenced():
                 network.save_pretrained(str(staging / name))
-            tokenizer.save_for(prepared.tokenizer, staging / name, card.input_names(network), max_length)
+            tokenizer.save_for(framed, staging / name, card.input_names(network), max_length)
         (staging / "README.md").write_text(card.pretrained(manifest), encoding="utf-8")
 
 

@@ -159,6 +159,8 @@ def _training(manifest: FinetuneManifest) -> str:
     ]
     if manifest.kept_weights:
         sentences.append(f"Kept weights: {manifest.kept_weights}.")
+    if manifest.layer_weights:
+        sentences.append(f"Learned layer weights: {manifest.layer_weights}.")
     return " ".join([*sentences, *_decision(manifest)])
 
 
@@ -202,8 +204,12 @@ def _plain_usage(manifest: FinetuneManifest) -> str:
     auto_class, _ = loaded_by(manifest.architecture)
     if not manifest.is_adapter or manifest.usage is not None or auto_class not in _PIPELINES:
         return ""
+    method = manifest.recipe["adaptation"]["name"]
     # Headstart's bottleneck adapters and its own networks exist only where it is installed.
-    if manifest.recipe["adaptation"]["name"] == "adapters" or _import_line(manifest.architecture):
+    if method == "adapters" or _import_line(manifest.architecture):
+        return ""
+    # In peft, a classifier with a prompt reads a virtual token instead of [CLS].
+    if method == "prompt" and auto_class == "AutoModelForSequenceClassification":
         return ""
     name = _PIPELINES[auto_class]
     code = (

@@ -274,6 +274,19 @@ class FinetuneManifest(Manifest):
     """True if the folder has a peft adapter instead of a whole model."""
     usage: str | None = None
     """Lines of Python that use the model, where that is not a pipeline."""
+    target_cls: bool = True
+    """The targets of an encoder-decoder began with [CLS], if its tokenizer adds it; earlier versions trained so."""
+
+    mixture: dict[str, Any] = Field(default_factory=dict)
+    """The learned weights of the layers (`weights`) and their scale (`gamma`), if the network mixes its layers."""
+
+    @property
+    def layer_weights(self) -> str:
+        """The learned weights of the layers in words, the lowest first; empty if the network does not mix them."""
+        if not self.mixture:
+            return ""
+        weights = ", ".join(f"{weight:.3f}" for weight in self.mixture["weights"])
+        return f"{weights} (from the lowest layer up), γ {self.mixture['gamma']:.3f}"
 
     @property
     def kept_weights(self) -> str:

@@ -39,6 +39,10 @@ class AdapterWeights:
     modules: Mapping[str, tuple[torch.Tensor, ...]] = field(repr=False)
     activation: str = ""
     scales_inputs: frozenset[str] = frozenset()
+    reads: str = "matrix"
+    """What a bottleneck reads, as in `BottleneckConfig`."""
+    residual_norms: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For a bottleneck that reads the residual: each matrix, and the norm whose input is its residual."""
 
     @property
     def size(self) -> int:
@@ -76,7 +80,12 @@ def read(folder: Path, prefix: str) -> tuple[AdapterWeights, dict[str, torch.Ten
             parts.setdefault(module, {})[part] = tensor.float()
     modules = {module: _tensors(kind, tensors_of, config) for module, tensors_of in parts.items()}
     inputs = frozenset(module for module in modules if kind == "ia3" and _scales_inputs(module, prefix, config))
-    return AdapterWeights(kind, modules, str(config.get("activation", "")), inputs), whole
+    norms = {
+        module.removeprefix(f"{prefix}."): norm.removeprefix(f"{prefix}.")
+        for module, norm in (config.get("residual_norms") or {}).items()
+    }
+    activation, reads = str(config.get("activation", "")), str(config.get("reads", "matrix"))
+    return AdapterWeights(kind, modules, activation, inputs, reads, norms), whole
 
 
 def _tensors(kind: str, parts: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:

@@ -23,9 +23,14 @@ from headstart.stages.serve.schemas import (
     EmbeddingReply,
     EmbeddingRequest,
     ErrorReply,
+    IndexFacts,
+    IndexList,
+    Passage,
     Ranked,
     Reply,
     RerankRequest,
+    SearchReply,
+    SearchRequest,
     TaskFacts,
     TaskList,
     TaskRequest,
@@ -60,6 +65,7 @@ def build(service: Service) -> FastAPI:
     _add_state(app, service)
     _add_tasks(app, service)
     _add_embeddings(app, service)
+    _add_search(app, service)
     return app
 
 
@@ -102,7 +108,10 @@ def _explain(error: RequestValidationError) -> Refusal:
     if problem["type"] == "json_invalid":
         return Refusal(400, "The body is not valid JSON.")
     # The first part is `body`; numbers are places in a list, and the others may be chosen by the client.
-    known = ("task", "inputs", "model", "input", "query", "texts", "top_k", "encoding_format", "user", "return_text")
+    known = (
+        "task", "inputs", "model", "input", "query", "texts", "top_k", "encoding_format", "user", "return_text", "k",
+        "index",
+    )  # fmt: skip
     place = ".".join(str(part) for part in problem["loc"][1:] if part in known or isinstance(part, int))
     if problem["type"] == "extra_forbidden":
         return Refusal(422, "The body has a field that this route does not know. GET /openapi.json lists the fields.")
@@ -200,6 +209,37 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             raise Refusal(422, "This task ranks nothing; models of `embed`, and of `classify` on pairs of texts, do.")
         order = sorted(range(len(scores)), key=lambda i: -scores[i])
         return [Ranked(index=i, score=scores[i], text=body.texts[i] if body.return_text else None) for i in order]
+
+
+def _add_search(app: FastAPI, service: Service) -> None:
+    """Add the routes of finished indexes."""
+
+    @app.get("/v1/indexes", summary="All indexes")
+    async def indexes() -> IndexList:
+        return IndexList(
+            indexes=[
+                IndexFacts(
+                    name=index.name, index_hash=f"sha256:{index.hash}", model_hash=f"sha256:{index.model}",
+                    passages=index.passages,
+                )
+                for index in service.indexes.entries.values()
+            ]
+        )  # fmt: skip
+
+    @app.post("/search", summary="The passages of an index that are nearest to a question")
+    async def search(body: SearchRequest, request: Request, response: Response) -> SearchReply:
+        index = service.indexes.entry(body.index)
+        notes = request.scope.setdefault(NOTES, {})
+        notes["task"] = index.name
+        checked = answers.require_inputs({"kind": "embed"}, [body.query], 1, service.settings.max_characters)
+        found = await service.search(index, checked[0], min(body.k, index.passages), request.receive)
+        model = f"sha256:{index.model}"
+        notes |= {"model": model, "rows": 1}
+        response.headers[_HASH] = model
+        return SearchReply(
+            index=index.name, index_hash=f"sha256:{index.hash}", model_hash=model,
+            passages=[Passage(**passage) for passage in found],
+        )  # fmt: skip
 
 
 async def _compute(service: Service, name: str, inputs: Any, request: Request, response: Response) -> Computed:

@@ -108,11 +108,20 @@ class SharedBody(Body):
         """The memory of the weights in bytes."""
         return sum(parameter.nbytes for parameter in self.body.parameters())
 
+    def equals(self, other: Any) -> bool:
+        """True if another network computes exactly what this body does."""
+        if _settings(self.body.config) != _settings(other.config):
+            return False
+        own, theirs = _tensors(self.body), _tensors(other)
+        return own.keys() == theirs.keys() and all(_is_same(own[name], theirs[name]) for name in own)
+
     def require_fits(self, adapter: AdapterWeights) -> None:
         """Raise `NotShareable` if an adapter changes a matrix that this body does not have."""
         strange = sorted(adapter.modules.keys() - self.hooks.modules.keys())
         if strange:
-            raise NotShareable(f"its adapter changes {strange[0]}, which is not a linear layer of the body")
+            raise NotShareable(
+                f"its adapter changes {strange[0]}, which is neither a linear layer nor a norm of the body"
+            )
 
     def _run(self, rows: Sequence[BatchRow]) -> list[Any]:
         order = sorted(
@@ -124,6 +133,7 @@ class SharedBody(Body):
             output = self.body(**self._inputs(arranged))
         finally:
             self.hooks.groups = ()
+            self.hooks.norm_inputs.clear()
         outputs: list[Any] = [None] * len(rows)
         start = 0
         while start < len(arranged):
@@ -158,17 +168,30 @@ class SharedBody(Body):
 def fingerprint(body: Any) -> str:
     """Return a hash of what a body computes: its weights without the pooler, and its config without the head's part."""
     digest = hashlib.sha256()
-    config = {
+    digest.update(_settings(body.config).encode())
+    for name, tensor in sorted(_tensors(body).items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _settings(config: Any) -> str:
+    """Return the settings that change what a body computes, as JSON."""
+    kept = {
         name: value
-        for name, value in body.config.to_dict().items()
+        for name, value in config.to_dict().items()
         if name not in _OF_HEADS and "dropout" not in name and not name.startswith("classifier")
     }
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(body.state_dict().items()):
-        if not name.startswith("pooler."):
-            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _tensors(body: Any) -> dict[str, torch.Tensor]:
+    """Return the weights of a body by name, without the pooler."""
+    return {name: tensor for name, tensor in body.state_dict().items() if not name.startswith("pooler.")}
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other.to(one.device))
 
 
 def _flat(ids: Any) -> list[int]:

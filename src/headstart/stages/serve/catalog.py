@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Entry:
     hash: str
     version: Version
     facts: dict[str, Any]
+    finetuned: Finetuned = field(repr=False)
+    """The recipe and the task. They are read once: parsing a recipe takes longer than loading an adapter."""
 
 
 class Catalog:
@@ -47,7 +49,8 @@ class Catalog:
         """Read the manifests of all tasks in the given folders.
 
         Args:
-            folders: outputs of `headstart finetune`, or folders that contain such outputs.
+            folders: outputs of `headstart finetune`, or folders that contain such outputs; none for a server that
+                only searches.
             cache_bytes: the memory for tasks. One task more may be in memory while a request uses it.
             telemetry: the metrics to update.
         """
@@ -60,7 +63,7 @@ class Catalog:
         self.entries: dict[str, Entry] = {}
         for name, folder in find_tasks(self.folders).items():
             self.entries[name] = read_entry(name, folder)
-        if not self.entries:
+        if self.folders and not self.entries:
             raise ArtifactError(
                 f"there is no fine-tuned model in {', '.join(map(str, folders))}",
                 allowed="`headstart serve` takes outputs of `headstart finetune`, or folders that contain them",
@@ -95,10 +98,14 @@ class Catalog:
         with self._loading:
             slot = self.resident(name)
             if slot is None:
-                slot = self.opener.open(name, self.entry(name).folder)
+                slot = self._open(self.entry(name))
                 self.telemetry.loads.inc()
                 self._keep(slot)
             return slot
+
+    def _open(self, entry: Entry) -> Slot:
+        known = entry.finetuned if version_of(entry.folder) == entry.version else None
+        return self.opener.open(entry.name, entry.folder, known)
 
     def fill(self) -> list[Slot]:
         """Load tasks in the order of their names until the cache is full; returns those in memory.
@@ -138,12 +145,15 @@ class Catalog:
             with self._table:
                 self.entries.pop(name)
                 self._slots.pop(name, None)
+        with self._loading:
+            parents = {entry.facts["body"] for entry in self.entries.values()}
+            self.opener.release(parents, {id(slot.body) for slot in self.slots()})
         self._count()
 
     def _replace(self, entry: Entry) -> None:
         with self._loading:
             is_resident = self.resident(entry.name) is not None
-            slot = self.opener.open(entry.name, entry.folder) if is_resident else None
+            slot = self._open(entry) if is_resident else None
             if slot is not None and slot.hash != entry.hash:
                 raise ArtifactError(f"{entry.folder} changed while it was loaded")
             is_new = entry.name not in self.entries
@@ -209,4 +219,4 @@ def read_entry(name: str, folder: Path) -> Entry:
     facts = FinetuneManifest.read(folder)
     finetuned = Finetuned(folder, facts)
     require_servable(folder, finetuned)
-    return Entry(name, folder, artifact.identity(folder), version, facts_of(finetuned, facts))
+    return Entry(name, folder, artifact.identity(folder), version, facts_of(finetuned, facts), finetuned)

@@ -33,6 +33,11 @@ class Engine:
         self._warm = slots
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
     def stop(self, timeout: float) -> bool:
         """Finish the waiting rows and end the thread; False if that took longer than `timeout` seconds."""
         self.queue.close()
@@ -73,9 +78,11 @@ class Engine:
             batch[0][0].fail(Refusal(500, "Internal error while a row was computed, please report it."))
             return
         seconds = time.perf_counter() - start
-        rate = len(rows) / max(seconds, 1e-9)
-        before = self.queue.rows_per_second
-        self.queue.rows_per_second = rate if not before else (1 - _SMOOTHING) * before + _SMOOTHING * rate
+        if sum(row.length for row in rows) >= self.queue.budget / 2:
+            # Small batches are slower per row, and would make an idle server look overloaded.
+            rate = len(rows) / max(seconds, 1e-9)
+            before = self.queue.rows_per_second
+            self.queue.rows_per_second = rate if not before else (1 - _SMOOTHING) * before + _SMOOTHING * rate
         self.telemetry.batch(rows, seconds, self.queue.budget)
         for (job, index), output in zip(batch, outputs, strict=True):
             job.add(index, output)

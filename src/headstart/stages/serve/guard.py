@@ -39,6 +39,7 @@ class Guard:
         max_body: int,
         body_seconds: float,
         access_log: bool = True,
+        require_room: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the application and the limits.
 
@@ -49,9 +50,12 @@ class Guard:
             max_body: the largest body in bytes.
             body_seconds: the time in which a body must arrive.
             access_log: write one JSON line per request to stdout.
+            require_room: raises a refusal if no request can be computed now. It is asked before a request is parsed,
+                which takes several times as long as the refusal.
         """
         self.app, self.telemetry = app, telemetry
         self.max_body, self.body_seconds, self.access_log = max_body, body_seconds, access_log
+        self._require_room = require_room
         self._digest = None if key is None else hashlib.sha256(key.encode()).digest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +81,8 @@ class Guard:
             if body is None:
                 status = 499
                 return
+            if scope["method"] == "POST":
+                self._require_room()
             await self.app(scope, _replayed(body, receive), noted)
         except Refusal as refusal:
             await send_refusal(refusal, noted)

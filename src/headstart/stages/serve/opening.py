@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
+from headstart.core.log import logger
 from headstart.stages.finetune.base_model import find_base
 from headstart.stages.finetune.finished import Finetuned
 from headstart.stages.runs.manifest import FinetuneManifest
@@ -33,10 +38,15 @@ KINDS = ("classify", "multi_label", "tag", "embed")
 """The kinds of tasks that can be served."""
 _ATTEMPTS = 3
 _STACKED = {"lora": "LoRA", "adapters": "bottleneck adapters", "ia3": "(IA)³"}
+_HEADS_ALONE = ("features", "linear_probe")
+"""Adaptations that leave the body as it is."""
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
 )  # fmt: skip
+
+_REPORTS = (".html", ".md", "evaluation.json", "machines.json", "inputs.json", "recipe.yaml")
+"""Endings of files that describe a run and are not read here; the recipe is in the manifest."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +64,69 @@ class Opener:
     def __init__(self) -> None:
         """Start with nothing loaded."""
         self.bodies: dict[tuple[str, str], SharedBody] = {}
+        self._parents: dict[tuple[str, str], set[str | None]] = {}
+        """The content hashes of the checkpoints from which the tasks of each body were fine-tuned."""
         self._bases: dict[tuple[str | None, str, str], _Base] = {}
         self._folders: dict[tuple[str, str | None, Path], Path] = {}
         self._skeletons: dict[tuple[Any, str], Skeleton] = {}
         self._tokenizers: dict[tuple[Any, ...], PreTrainedTokenizerBase] = {}
 
-    def open(self, name: str, folder: Path) -> Slot:
+    def open(self, name: str, folder: Path, known: Finetuned | None = None) -> Slot:
         """Verify a fine-tuned folder and load it; a body that is loaded already is shared.
 
-        The files are verified before and after they are loaded: a run that replaces them in between would otherwise
-        give the weights of one version the hash of another.
+        A run that replaces files while they are loaded would give the weights of one version the hash of another. So
+        no file may have changed, by inode, size and time, between the verification and the end.
+
+        Args:
+            name: the name of the task.
+            folder: the output of a run.
+            known: the recipe and the task of this version of the folder, if they were read before.
         """
         for _ in range(_ATTEMPTS):
-            manifest = artifact.verify(folder)
-            slot = self._open(name, folder, manifest)
-            if artifact.verify(folder) == manifest:
+            announced = artifact.read_manifest(folder)
+            names = sorted(announced["files"])
+            before = _signature(folder, names)
+            manifest = artifact.verify(folder, trusted=self._unread(announced))
+            facts = FinetuneManifest.from_dict(manifest, folder)
+            # The network is cached in what was read; it must not stay in memory with the recipe.
+            finetuned = copy.copy(known) if known is not None else Finetuned(folder, facts)
+            slot = self._open(name, folder, manifest, facts, finetuned)
+            if sorted(manifest["files"]) == names and _signature(folder, names) == before:
                 return slot
+            known = None
         raise ArtifactError(f"{folder} changed while it was loaded", do="Try again when the run has finished")
 
-    def _open(self, name: str, folder: Path, manifest: dict[str, Any]) -> Slot:
-        facts = FinetuneManifest.from_dict(manifest, folder)
-        finetuned = Finetuned(folder, facts)
+    def release(self, parents: Collection[str | None], used: Collection[int]) -> None:
+        """Free the bodies that no task needs any more.
+
+        Args:
+            parents: the content hashes of the checkpoints of all tasks that can be asked for.
+            used: the ids of the bodies of the tasks in memory.
+        """
+        unused = [
+            key for key, body in self.bodies.items() if id(body) not in used and not self._parents[key] & set(parents)
+        ]
+        for key in unused:
+            body = self.bodies.pop(key)
+            del self._parents[key]
+            self._bases = {base_key: base for base_key, base in self._bases.items() if base.body is not body}
+            logger.info("the body %s has no task any more and is released", body.key[:12])
+            del body
+        if unused:
+            # The hooks of a body refer to its modules and these to the hooks: only the collector frees them.
+            gc.collect()
+
+    def _open(
+        self, name: str, folder: Path, manifest: dict[str, Any], facts: FinetuneManifest, finetuned: Finetuned
+    ) -> Slot:
         require_servable(folder, finetuned)
-        identity = artifact.identity(folder)
+        identity = artifact.content_hash(manifest)
         number_format = precision.resolve(finetuned.recipe.training.precision, precision.default_device())
         known = facts_of(finetuned, facts)
         try:
             if facts.is_adapter:
                 return self._open_adapter(name, finetuned, facts, identity, number_format, manifest, known)
-            if known["adaptation"] == "features":
+            if known["adaptation"] in _HEADS_ALONE:
                 return self._open_features(name, finetuned, identity, number_format, manifest, known)
             raise NotShareable(f"the adaptation {known['adaptation']!r} changes the weights of the body")
         except NotShareable as reason:
@@ -130,7 +174,7 @@ class Opener:
             # The number of labels differs between tasks; a task's own output layer is in its adapter.
             new = source.new_parameters()
             kept = {name: tensor for name, tensor in tensors.items() if name not in new}
-            self._bases[key] = _Base(self._shared(model.base_model, number_format), skeleton, kept)
+            self._bases[key] = _Base(self._shared(model.base_model, number_format, parent), skeleton, kept)
         return self._bases[key]
 
     def _open_features(
@@ -142,19 +186,22 @@ class Opener:
         if isinstance(model, OnTopModel):
             selection, top, model = model.selection, model.top.to(precision.default_device()), model.network
             _remove_hooks(model.base_model)
-        _require_shareable(model.config.model_type)
+        _require_shareable(model.base_model.config.model_type)
         skeleton = self._skeleton(type(model), model.config)
         head = Head(skeleton, _head_tensors(model, skeleton), selection, top)
-        body = self._shared(model.base_model, number_format)
+        body = self._shared(model.base_model, number_format, known["body"])
         sharing = f"a head on the body {body.key[:12]}"
         return Slot(name, identity, finetuned.task, self._spec(finetuned, manifest), body, sharing, head.size, known,
                     None, head)  # fmt: skip
 
-    def _shared(self, body: Any, number_format: str) -> SharedBody:
+    def _shared(self, body: Any, number_format: str, parent: str | None) -> SharedBody:
         """Return the body with the same content that is loaded already, or keep this one."""
-        key = (fingerprint(body), number_format)
-        if key not in self.bodies:
+        # Tensors are compared before a hash is computed, which takes many times longer.
+        key = next((key for key, kept in self.bodies.items() if key[1] == number_format and kept.equals(body)), None)
+        if key is None:
+            key = (fingerprint(body), number_format)
             self.bodies[key] = SharedBody(*key, body)
+        self._parents.setdefault(key, set()).add(parent)
         return self.bodies[key]
 
     def _skeleton(self, model_class: Any, config: Any) -> Skeleton:
@@ -165,13 +212,32 @@ class Opener:
             self._skeletons[key] = Skeleton(model_class, config)
         return self._skeletons[key]
 
+    def _unread(self, manifest: dict[str, Any]) -> list[str]:
+        """Return the files of a folder that are not read, and so need not be hashed: reports, and known tokenizers."""
+        reports = [name for name in manifest["files"] if name.endswith(_REPORTS)]
+        return [*reports, *(_TOKENIZER_FILES if _tokenizer_key(manifest) in self._tokenizers else ())]
+
     def _spec(self, finetuned: Finetuned, manifest: dict[str, Any]) -> InputSpec:
         """Return how a task reads text; equal tokenizers are loaded once."""
-        files = manifest["files"]
-        key = tuple(files[name]["sha256"] if name in files else "" for name in _TOKENIZER_FILES)
+        key = _tokenizer_key(manifest)
         if key not in self._tokenizers:
             self._tokenizers[key] = with_pad_token(load_tokenizer(finetuned.folder))
         return InputSpec(self._tokenizers[key], "encoder", finetuned.recipe.training.max_length)
+
+
+def _tokenizer_key(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """Return the recorded hashes of a tokenizer's files."""
+    files = manifest["files"]
+    return tuple(str(dict(files.get(name) or {}).get("sha256", "")) for name in _TOKENIZER_FILES)
+
+
+def _signature(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
+    """Return inode, size and time of the manifest and of the files that it lists."""
+    try:
+        found = [(name, os.stat(os.path.join(folder, name))) for name in (artifact.MANIFEST, *names)]
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{folder} lacks {Path(error.filename).name}", do="Restore the folder") from error
+    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found]
 
 
 def require_servable(folder: Path, finetuned: Finetuned) -> None:
@@ -215,7 +281,9 @@ def _head_tensors(model: Any, skeleton: Skeleton) -> dict[str, torch.Tensor]:
 
 def _placed(weights: adapter_weights.AdapterWeights, device: torch.device) -> adapter_weights.AdapterWeights:
     modules = {name: tuple(tensor.to(device) for tensor in tensors) for name, tensors in weights.modules.items()}
-    return adapter_weights.AdapterWeights(weights.kind, modules, weights.activation, weights.scales_inputs)
+    return adapter_weights.AdapterWeights(
+        weights.kind, modules, weights.activation, weights.scales_inputs, weights.reads, weights.residual_norms
+    )
 
 
 def _remove_hooks(body: Any) -> None:

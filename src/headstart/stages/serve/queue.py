@@ -14,8 +14,9 @@ from typing import Any
 from headstart.stages.serve.bodies import BatchRow
 from headstart.stages.serve.refusals import Refusal
 
-_CANDIDATES = 512
-"""Waiting rows among which a batch is chosen."""
+_CANDIDATE_BATCHES = 4
+"""The oldest rows, as many as fill this number of batches, are those among which a batch is chosen: enough for similar
+lengths, few enough that an unusual length does not wait for the whole queue."""
 
 
 @dataclass(eq=False)
@@ -57,21 +58,22 @@ Waiting = tuple[Job, int]
 class RowQueue:
     """A bounded queue of rows. Requests are added whole or refused at once."""
 
-    def __init__(self, limit: int, budget: int, window: float) -> None:
+    def __init__(self, limit: int, budget: int, window: float, patience: float = math.inf) -> None:
         """Set the limits.
 
         Args:
             limit: rows that may wait or be computed at a time.
             budget: tokens of a batch, padding included.
             window: seconds to wait for more rows when a batch is not full.
+            patience: seconds that the rows in the queue may be expected to take; requests beyond that are refused.
         """
-        self.limit, self.budget, self.window = limit, budget, window
+        self.limit, self.budget, self.window, self.patience = limit, budget, window, patience
         self._rows: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._in_use = 0
         self.rows_per_second = 0.0
-        """A moving average, from which the time of a retry is estimated."""
+        """A moving average over batches that are at least half full, from which waiting times are estimated."""
         self.dropped = 0
         """Rows that were dropped because their client left or their deadline passed."""
 
@@ -87,15 +89,23 @@ class RowQueue:
         with self._changed:
             if rows > self.limit:
                 raise Refusal(413, f"The request has {rows} inputs; the queue has room for {self.limit}. Send fewer.")
-            if self._in_use + rows > self.limit:
-                message = f"The queue is full ({self._in_use} rows are being answered). Retry later."
-                raise Refusal(429, message, self._retry_after())
+            self._require(rows)
             self._in_use += rows
         try:
             yield
         finally:
             with self._changed:
                 self._in_use -= rows
+
+    def require_room(self) -> None:
+        """Raise a refusal if there is no room for a single row; `reserved` decides for a whole request."""
+        with self._changed:
+            self._require(1)
+
+    def _require(self, rows: int) -> None:
+        if self._in_use + rows > self.limit or (self._in_use and self._expected(rows) > self.patience):
+            message = f"The queue is full ({self._in_use} rows are being answered). Retry later."
+            raise Refusal(429, message, self._retry_after())
 
     def add(self, job: Job) -> None:
         """Add the rows of a job, for which room was reserved; raises a refusal if the queue is closed."""
@@ -134,7 +144,13 @@ class RowQueue:
 
         The padded size of the batch is at most the budget, unless a single row is larger.
         """
-        candidates = [self._rows[i] for i in range(min(len(self._rows), _CANDIDATES))]
+        candidates: list[Waiting] = []
+        tokens = 0
+        for job, index in self._rows:
+            tokens += job.rows[index].length
+            if candidates and tokens > _CANDIDATE_BATCHES * self.budget:
+                break
+            candidates.append((job, index))
         first_job, first_index = candidates[0]
         first = first_job.rows[first_index]
         same = [entry for entry in candidates if entry[0].rows[entry[1]].slot.body is first.slot.body]
@@ -172,7 +188,9 @@ class RowQueue:
     def _tokens(self) -> int:
         return sum(job.rows[index].length for job, index in self._rows)
 
+    def _expected(self, rows: int) -> float:
+        """Return the seconds in which the rows in the queue, and as many more, will be computed; 0 if unknown."""
+        return (self._in_use + rows) / self.rows_per_second if self.rows_per_second else 0.0
+
     def _retry_after(self) -> int:
-        if not self.rows_per_second:
-            return 1
-        return max(1, min(60, math.ceil(self._in_use / self.rows_per_second)))
+        return max(1, min(60, math.ceil(self._expected(0))))

@@ -1,24 +1,21 @@
-"""Start a server: read the tasks, listen, and drain on SIGTERM."""
+"""Start a server: read the key, bind the address, and supervise the workers."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import signal
-import threading
+import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from headstart.core.errors import RecipeError, ResourceError
 from headstart.core.extras import install_command
-from headstart.core.log import logger
 from headstart.stages.serve.settings import ServeSettings
 
 KEY = "HEADSTART_KEY"
 """The environment variable with the key that clients must send."""
 _SHORTEST_KEY = 16
-_BACKLOG = 512
+_EXTRA = ("fastapi", "prometheus_client", "uvicorn")
 
 
 def read_key(settings: ServeSettings, key_file: Path | None) -> str | None:
@@ -46,92 +43,48 @@ def read_key(settings: ServeSettings, key_file: Path | None) -> str | None:
     return key
 
 
-def run(folders: Sequence[Path], settings: ServeSettings, key: str | None) -> None:
-    """Serve the tasks in the folders until SIGTERM or SIGINT; accepted requests are answered first."""
-    uvicorn = _require_extra()
-    from headstart.stages.serve import app, guard
-    from headstart.stages.serve.catalog import Catalog
-    from headstart.stages.serve.service import Service
-    from headstart.stages.serve.telemetry import Telemetry
+def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None, indexes: Sequence[Path] = ()) -> None:
+    """Serve tasks and search indexes until SIGTERM or SIGINT; accepted requests are answered first.
 
-    telemetry = Telemetry()
-    catalog = Catalog(folders, int(settings.cache_mb * 1e6), telemetry)
-    service = Service(catalog, settings, telemetry)
-    service.start()
-    _describe(catalog)
-    guarded = guard.Guard(app.build(service), key, telemetry, int(settings.max_body_mb * 1e6), settings.body_seconds)
-    configured = uvicorn.Config(
-        guarded, settings.host, settings.port, log_level="warning", access_log=False, server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds), backlog=_BACKLOG, ws="none", lifespan="on",
-    )  # fmt: skip
-
-    class Server(uvicorn.Server):  # type: ignore[name-defined, misc]
-        """A server that stops being ready as soon as it is asked to stop, and says where it listens."""
-
-        def handle_exit(self, number: int, frame: FrameType | None) -> None:
-            service.draining = True
-            super().handle_exit(number, frame)
-
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            for listener in self.servers:
-                for socket in listener.sockets:
-                    logger.info("listening on http://%s:%d", *socket.getsockname()[:2])
-
-    stopped = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(catalog, settings.reload_seconds, stopped), daemon=True)
-    watcher.start()
-    server = Server(configured)
-    # uvicorn raises the signal again after it has drained; the command must then end without a traceback.
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        server.run()
-    finally:
-        stopped.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if not server.started:
-        raise ResourceError(
-            f"the server cannot listen on {settings.host}:{settings.port}", do="Choose another --port or --host"
+    Args:
+        folders: outputs of `headstart finetune`, or folders that contain such outputs.
+        settings: the settings of the server.
+        key: what a client must send; None for a server that only this machine reaches.
+        indexes: outputs of `headstart index`.
+    """
+    if not folders and not indexes:
+        raise RecipeError(
+            "there is nothing to serve",
+            allowed="`headstart serve` takes outputs of `headstart finetune`, and of `headstart index` as --index",
+            do="Name a folder",
         )
-    if service.finished:
-        logger.info("stopped; all accepted requests were answered")
-    else:
-        logger.warning("stopped; some accepted requests were not answered within %g s", settings.drain_seconds)
+    _require_extra()
+    from headstart.stages.serve.workers import supervisor
+
+    with _bind(settings) as listener:
+        supervisor.run(listener, folders, indexes, settings, key)
 
 
-def _require_extra() -> Any:
+def _bind(settings: ServeSettings) -> socket.socket:
+    """Return a socket that is bound to the address; the first worker makes it listen."""
     try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn
-    except ImportError as error:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
         raise ResourceError(
-            f"`headstart serve` needs a package that is not installed ({error.name})", do=install_command("serve")
+            f"the server cannot listen on {settings.host}:{settings.port} ({error})",
+            do="Choose another --port or --host",
         ) from error
-    return uvicorn
+    return listener
 
 
-def _describe(catalog: Any) -> None:
-    """Say which tasks share a body, and which stand beside."""
-    slots = catalog.slots()
-    for body in catalog.opener.bodies.values():
-        sharing = [slot for slot in slots if slot.body is body]
-        logger.info("body %s (%.1f MB, %s): %d tasks in memory", body.key[:12], body.size / 1e6, body.number_format,
-                    len(sharing))  # fmt: skip
-    for slot in slots:
-        if slot.head is None:
-            logger.info("%s: %s, %.1f MB", slot.name, slot.sharing, slot.size / 1e6)
-    if len(slots) < len(catalog.entries):
-        logger.info("%d of %d tasks are in memory; the others are loaded when they are asked for", len(slots),
-                    len(catalog.entries))  # fmt: skip
-
-
-def _watch(catalog: Any, seconds: float, stopped: threading.Event) -> None:
-    """Look for new and replaced folders until the server stops."""
-    while not stopped.wait(seconds):
-        try:
-            catalog.refresh()
-        # A folder that cannot be listed at the moment must not end the thread.
-        except Exception as error:
-            logger.warning("the folders cannot be read: %s", error)
+def _require_extra() -> None:
+    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ResourceError(
+            f"`headstart serve` needs a package that is not installed ({missing[0]})", do=install_command("serve")
+        )

@@ -64,6 +64,16 @@ class RerankRequest(_Request):
     return_text: Annotated[bool, Field(strict=True)] = False
 
 
+class SearchRequest(_Request):
+    """A question to an index."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"query": "Who wrote the first program?", "k": 3}]})
+
+    query: StrictStr
+    k: Annotated[int, Field(strict=True, ge=1, le=1_000)] = Field(5, description="number of passages")
+    index: Name | None = Field(None, description="name of the index; not needed if there is only one")
+
+
 class Reply(BaseModel):
     """What every reply of a task says."""
 
@@ -117,6 +127,38 @@ class Ranked(BaseModel):
     index: int
     score: float
     text: str | None = None
+
+
+class Passage(BaseModel):
+    """A passage that was found."""
+
+    score: float = Field(description="cosine of the question's vector and the passage's")
+    place: str = Field(description="document and line of the passage")
+    text: str
+
+
+class SearchReply(BaseModel):
+    """The passages nearest to a question, the best first."""
+
+    index: str
+    index_hash: str = Field(description="content hash of the index, sha256:…")
+    model_hash: str = Field(description="content hash of the model that embeds the question, sha256:…")
+    passages: list[Passage]
+
+
+class IndexFacts(BaseModel):
+    """An index that can be searched."""
+
+    name: str
+    index_hash: str
+    model_hash: str
+    passages: int
+
+
+class IndexList(BaseModel):
+    """All indexes."""
+
+    indexes: list[IndexFacts]
 
 
 class ErrorReply(BaseModel):

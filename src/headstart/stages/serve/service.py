@@ -14,12 +14,16 @@ from headstart.stages.serve import answers
 from headstart.stages.serve.bodies import BatchRow, Slot
 from headstart.stages.serve.catalog import Catalog
 from headstart.stages.serve.engine import Engine
+from headstart.stages.serve.indexes import Indexes, OpenIndex
 from headstart.stages.serve.queue import Job, RowQueue
 from headstart.stages.serve.refusals import Refusal
 from headstart.stages.serve.settings import ServeSettings
 from headstart.stages.serve.telemetry import Telemetry
 from headstart.training import precision
 
+_PATIENCE = 0.6
+"""The share of the deadline that the queue may be expected to take. Rows of unusual length wait longer than others, so
+that a queue of the whole deadline would let some of them pass it."""
 Gone = Callable[[], Awaitable[Any]]
 """Returns when the client has left."""
 
@@ -50,11 +54,15 @@ class Computed:
 class Service:
     """Everything between the routes and the bodies."""
 
-    def __init__(self, catalog: Catalog, settings: ServeSettings, telemetry: Telemetry) -> None:
-        """Create the queue, the engine and the threads that tokenize and load."""
+    def __init__(
+        self, catalog: Catalog, settings: ServeSettings, telemetry: Telemetry, indexes: Indexes | None = None
+    ) -> None:
+        """Create the queue, the engine and the threads that tokenize, load and search."""
         self.catalog, self.settings, self.telemetry = catalog, settings, telemetry
+        self.indexes = indexes or Indexes()
         budget = settings.batch_tokens or batch_tokens(precision.default_device())
-        self.queue = RowQueue(settings.queue_rows, budget, settings.window_ms / 1000)
+        patience = _PATIENCE * settings.deadline_seconds
+        self.queue = RowQueue(settings.queue_rows, budget, settings.window_ms / 1000, patience)
         self.engine = Engine(self.queue, telemetry)
         self.draining = False
         self.finished = False
@@ -62,6 +70,7 @@ class Service:
         # One thread each: a tokenizer keeps the truncation of its last call, and loading must not wait for tokenizing.
         self._tokenizing = ThreadPoolExecutor(1, "headstart-tokenize")
         self._loading = ThreadPoolExecutor(1, "headstart-load")
+        self._searching = ThreadPoolExecutor(1, "headstart-search")
 
     @property
     def is_ready(self) -> bool:
@@ -91,20 +100,34 @@ class Service:
             future: asyncio.Future[list[Any]] = loop.create_future()
             job = Job(rows, deadline, lambda result: loop.call_soon_threadsafe(_settle, future, result))
             self.queue.add(job)
-            leaving = asyncio.ensure_future(gone())
             try:
-                wait = max(0.0, deadline - time.monotonic())
-                await asyncio.wait({future, leaving}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                if future.done():
-                    return Computed(slot, rows, future.result())
-                job.abandoned.set()
-                if leaving.done():
-                    raise ClientGone
-                raise Refusal(504, f"The request was not answered within {self.settings.deadline_seconds:g} s.", 1)
+                return Computed(slot, rows, await self._wait(future, deadline, gone))
             finally:
                 job.abandoned.set()
-                leaving.cancel()
-                future.cancel()
+
+    async def search(self, index: OpenIndex, query: str, count: int, gone: Gone) -> list[dict[str, Any]]:
+        """Return the passages of an index that are nearest to a query, which was checked; raises as `compute` does."""
+        deadline = time.monotonic() + self.settings.deadline_seconds
+        with self.queue.reserved(1):
+            loop = asyncio.get_running_loop()
+            answer = loop.run_in_executor(self._searching, index.searcher.ask, query, count)
+            passages: list[dict[str, Any]] = (await self._wait(answer, deadline, gone))["passages"]
+            return passages
+
+    async def _wait(self, future: asyncio.Future[Any], deadline: float, gone: Gone) -> Any:
+        """Return the result of a future, unless the client leaves or the deadline passes before."""
+        leaving = asyncio.ensure_future(gone())
+        try:
+            wait = max(0.0, deadline - time.monotonic())
+            await asyncio.wait({future, leaving}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if future.done():
+                return future.result()
+            if leaving.done():
+                raise ClientGone
+            raise Refusal(504, f"The request was not answered within {self.settings.deadline_seconds:g} s.", 1)
+        finally:
+            leaving.cancel()
+            future.cancel()
 
     def start(self) -> None:
         """Load tasks until the cache is full and start to compute; the warm-up runs in the engine's thread."""
@@ -116,6 +139,7 @@ class Service:
         self.finished = self.engine.stop(self.settings.drain_seconds)
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
+        self._searching.shutdown(wait=False, cancel_futures=True)
 
 
 def _settle(future: asyncio.Future[list[Any]], result: list[Any] | Exception) -> None:

@@ -14,6 +14,10 @@ class ServeSettings(Section):
 
     host: str = Field("127.0.0.1", description="address to listen on; any other than loopback needs a key")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 for any that is free")
+    workers: int = Field(1, ge=1, le=256, description="processes that answer, each with its own copy of the weights")
+    worker_timeout_seconds: float = Field(
+        60.0, gt=0, description="time without a sign of life after which a worker is killed and restarted"
+    )
     batch_tokens: int | None = Field(
         None, ge=1, description="tokens of a batch, padding included; default: 1,024 on a CPU, 65,536 on a GPU"
     )
@@ -27,6 +31,7 @@ class ServeSettings(Section):
     max_inputs: int = Field(256, ge=1, description="inputs of one request")
     max_characters: int = Field(20_000, ge=1, description="characters of one input")
     max_body_mb: float = Field(4.0, gt=0, description="size of the body of a request")
+    header_seconds: float = Field(10.0, gt=0, description="time in which the headers of a request must arrive")
     body_seconds: float = Field(10.0, gt=0, description="time in which the body of a request must arrive")
     reload_seconds: float = Field(2.0, gt=0, description="time between looks at the folders for new and replaced tasks")
 

@@ -2,9 +2,10 @@
 
 Algorithm:
     The rows of a batch are sorted by kind of adapter and by task, so that all LoRA rows are adjacent, then all rows
-    with bottleneck adapters (by activation function), then (IA)³, then rows without an adapter. A hook on each linear
-    layer of the body changes the slice of rows that have an adapter there. The matrices of the batch's distinct tasks
-    are stacked, with zeros where ranks differ or a task leaves the layer unchanged, and each row selects its own.
+    with bottleneck adapters (by activation function and by what they read), then (IA)³, then rows without an adapter.
+    A hook on each linear layer of the body changes the slice of rows that have an adapter there. The matrices of the
+    batch's distinct tasks are stacked, with zeros where ranks differ or a task leaves the layer unchanged, and each
+    row selects its own.
 
 Properties:
     The stack of a batch is built from the immutable weights of the tasks and is used by that batch alone. A task that
@@ -28,7 +29,7 @@ def sort_key(adapter: AdapterWeights | None) -> tuple[int, str, int]:
     """Return the key by which the rows of a batch are sorted, so that each `AdapterGroup` is a slice."""
     if adapter is None:
         return (len(_ORDER), "", 0)
-    return (_ORDER[adapter.kind], adapter.activation, id(adapter))
+    return (_ORDER[adapter.kind], f"{adapter.activation} {adapter.reads}", id(adapter))
 
 
 class AdapterGroup:
@@ -40,7 +41,8 @@ class AdapterGroup:
         self.distinct = list({id(adapter): adapter for adapter in adapters}.values())
         place = {id(adapter): i for i, adapter in enumerate(self.distinct)}
         self.index = torch.tensor([place[id(adapter)] for adapter in adapters], device=device)
-        self.kind, self.activation = adapters[0].kind, adapters[0].activation
+        self.kind, self.activation, self.reads = adapters[0].kind, adapters[0].activation, adapters[0].reads
+        self.residual_norms = adapters[0].residual_norms
 
     def before(self, module: str, inputs: torch.Tensor) -> torch.Tensor:
         """Return the inputs of a linear layer, which (IA)³ scales in feed-forward blocks."""
@@ -51,8 +53,8 @@ class AdapterGroup:
         scaled[self.rows] *= scale
         return scaled
 
-    def after(self, module: str, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
-        """Change the outputs of a linear layer in place."""
+    def after(self, module: str, inputs: torch.Tensor, outputs: torch.Tensor, hooks: AdapterHooks) -> None:
+        """Change the outputs of a linear layer or of a norm in place."""
         if not any(module in adapter.modules for adapter in self.distinct):
             return
         rows = outputs[self.rows]
@@ -62,13 +64,25 @@ class AdapterGroup:
                 middle = torch.matmul(inputs[self.rows], down.transpose(1, 2).to(inputs.dtype))
                 rows += torch.matmul(middle, up.transpose(1, 2).to(middle.dtype))
             case "bottleneck":
-                down, down_bias, up, up_bias = (self._selected(module, i) for i in range(4))
-                middle = torch.matmul(rows, down.transpose(1, 2).to(rows.dtype)) + down_bias[:, None]
-                middle = ACT2FN[self.activation](middle)
-                rows += torch.matmul(middle, up.transpose(1, 2).to(middle.dtype)) + up_bias[:, None]
+                if self.reads == "norm":
+                    # The norm is applied to the sum again, without its hooks.
+                    summed = inputs[self.rows] + self._bottleneck(module, rows)
+                    outputs[self.rows] = hooks.modules[module].forward(summed)
+                elif self.reads == "residual":
+                    residual = hooks.norm_inputs[self.residual_norms[module]][self.rows]
+                    rows += self._bottleneck(module, residual + rows)
+                else:
+                    rows += self._bottleneck(module, rows)
             case "ia3":
                 if any(module not in adapter.scales_inputs for adapter in self.distinct):
                     rows *= self._scale(module, outputs, False)
+
+    def _bottleneck(self, module: str, states: torch.Tensor) -> torch.Tensor:
+        """Return what the adapters of the rows add, for states of shape (rows, positions, width)."""
+        down, down_bias, up, up_bias = (self._selected(module, i) for i in range(4))
+        middle = torch.matmul(states, down.transpose(1, 2).to(states.dtype)) + down_bias[:, None]
+        middle = ACT2FN[self.activation](middle)
+        return torch.matmul(middle, up.transpose(1, 2).to(middle.dtype)) + up_bias[:, None]
 
     def _selected(self, module: str, part: int) -> torch.Tensor:
         """Return a tensor of the adapters for each row, shape (rows or 1, …), padded with zeros to the largest."""
@@ -90,16 +104,21 @@ class AdapterGroup:
 
 
 class AdapterHooks:
-    """Hooks on the linear layers of a body, which apply the adapters of the current batch."""
+    """Hooks on the linear layers and norms of a body, which apply the adapters of the current batch."""
 
     def __init__(self, body: torch.nn.Module) -> None:
         """Register the hooks. They do nothing until `groups` is set."""
         self.groups: Sequence[AdapterGroup] = ()
-        self.modules: dict[str, torch.nn.Linear] = {
-            name: module for name, module in body.named_modules() if isinstance(module, torch.nn.Linear)
+        self.norm_inputs: dict[str, torch.Tensor] = {}
+        """The input of each norm in the current forward pass, if an adapter reads it."""
+        self.modules: dict[str, torch.nn.Module] = {
+            name: module
+            for name, module in body.named_modules()
+            if isinstance(module, torch.nn.Linear) or "Norm" in type(module).__name__
         }
         for name, module in self.modules.items():
-            module.register_forward_pre_hook(self._before(name))
+            is_linear = isinstance(module, torch.nn.Linear)
+            module.register_forward_pre_hook(self._before(name) if is_linear else self._keep(name))
             module.register_forward_hook(self._after(name))
 
     def _before(self, name: str) -> Any:
@@ -113,10 +132,17 @@ class AdapterHooks:
 
         return hook
 
+    def _keep(self, name: str) -> Any:
+        def hook(_: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+            if any(name in group.residual_norms.values() for group in self.groups):
+                self.norm_inputs[name] = arguments[0]
+
+        return hook
+
     def _after(self, name: str) -> Any:
         def hook(_: torch.nn.Module, arguments: tuple[Any, ...], outputs: torch.Tensor) -> None:
             for group in self.groups:
-                group.after(name, arguments[0], outputs)
+                group.after(name, arguments[0], outputs, self)
 
         return hook
 

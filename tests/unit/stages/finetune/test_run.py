@@ -235,3 +235,13 @@ def test_a_head_of_another_size_is_replaced(way, recipe_of, tmp_path, kind):
     start = headstart.pretrain(pretrain, quiet=True)
     tuned = headstart.finetune(recipe_of["finetune"](way, output=str(tmp_path / "tuned"), model=str(start)), quiet=True)
     assert headstart.load(tuned)[0].config.num_labels == 6
+
+
+def test_learned_layer_weights_are_in_the_manifest_the_card_and_the_summary(way, recipe_of, tmp_path):
+    raw = recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation={"name": "features", "layers": "mix"})
+    headstart.finetune(raw, quiet=True)
+    mixture = json.loads((tmp_path / "out" / "headstart.json").read_text())["mixture"]
+    assert len(mixture["weights"]) == 3 and sum(mixture["weights"]) == pytest.approx(1, abs=1e-3)
+    text = f"{mixture['weights'][0]:.3f}, {mixture['weights'][1]:.3f}"
+    assert f"layer weights: {text}" in finetune.summary(tmp_path / "out")
+    assert text in (tmp_path / "out" / "README.md").read_text()

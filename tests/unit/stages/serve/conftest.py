@@ -24,9 +24,11 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
     "bert": {
         "head": {"name": "features"},
         "head-mean": {"name": "features", "layers": "mean"},
+        "probe": {"name": "linear_probe"},
         "lora": {"name": "lora", "rank": 4},
         "lora-pair": {"name": "lora", "rank": 2, "targets": ["query", "value"]},
-        "adapter": {"name": "adapters", "placement": "houlsby"},
+        "adapter": {"name": "adapters"},
+        "houlsby": {"name": "adapters", "placement": "houlsby"},
         "adapter-gelu": {"name": "adapters", "activation": "gelu", "reduction": 4},
         "ia3": {"name": "ia3"},
         "tags": {"name": "lora"},
@@ -37,6 +39,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "modernbert": {
         "modern-head": {"name": "features"},
+        "modern-probe": {"name": "linear_probe"},
         "modern-lora": {"name": "lora", "rank": 3},
         "modern-adapter": {"name": "adapters"},
         "modern-ia3": {"name": "ia3"},
@@ -47,7 +50,17 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("sentence_transformers") is not None:
     BODIES["bert"]["embed"] = {"name": "lora", "rank": 2}
-WHOLE = ("full",)
+_WITH_SETTINGS = """
+import json, sys
+from pathlib import Path
+from headstart.core import log
+from headstart.stages.serve import run
+from headstart.stages.serve.settings import ServeSettings
+
+log.show(quiet=False)
+run.run([Path(folder) for folder in sys.argv[2:]], ServeSettings(**json.loads(sys.argv[1])))
+"""
+WHOLE = ("full", "houlsby")
 """Tasks that share no body."""
 
 
@@ -126,6 +139,12 @@ class Server:
     stderr: list[str] = field(default_factory=list)
     stdout: list[str] = field(default_factory=list)
 
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the worker processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
     def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         """Send a request on a connection of its own; returns the status, the headers, and the parsed body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -143,11 +162,13 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server() -> Iterator[Callable[..., Server]]:
-    """Starts `headstart serve` on a free port and waits until it listens."""
+    """Starts `headstart serve` on a free port, with `settings` if they have no option, and waits until it listens."""
     servers: list[Server] = []
 
-    def start(*arguments: str, **environment: str) -> Server:
+    def start(*arguments: str, settings: dict[str, Any] | None = None, **environment: str) -> Server:
         command = [sys.executable, "-m", "headstart", "serve", "--port=0", *arguments]
+        if settings is not None:
+            command = [sys.executable, "-c", _WITH_SETTINGS, json.dumps({"port": 0, **settings}), *arguments]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
         )
@@ -167,5 +188,10 @@ def start_server() -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in servers:
-        server.process.kill()
-        server.process.wait()
+        server.process.terminate()
+    for server in servers:
+        try:
+            server.process.wait(15)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()

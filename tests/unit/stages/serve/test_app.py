@@ -41,10 +41,16 @@ def service(tasks: Path) -> Iterator[Service]:
 
 
 def call(
-    service: Service, method: str, path: str, body: Any = None, key: str | None = None, headers: Any = (HOST,)
+    service: Service,
+    method: str,
+    path: str,
+    body: Any = None,
+    key: str | None = None,
+    headers: Any = (HOST,),
+    guard: Guard | None = None,
 ) -> tuple[int, dict[str, str], Any]:
     """Call the application without a network."""
-    guard = Guard(application.build(service), key, service.telemetry, 100_000, 5)
+    guard = guard or Guard(application.build(service), key, service.telemetry, 100_000, 5)
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     sent: list[Any] = []
 
@@ -88,7 +94,7 @@ def routes(service: Service) -> list[tuple[str, str]]:
 def test_the_key_covers_every_route_but_health(service):
     known = routes(service)
     assert {"/", "/health", "/ready", "/metrics", "/openapi.json", "/v1/tasks", "/v1/tasks/lora", "/v1/classify",
-            "/v1/embeddings", "/rerank"} <= {path for _, path in known}  # fmt: skip
+            "/v1/embeddings", "/rerank", "/search", "/v1/indexes"} <= {path for _, path in known}  # fmt: skip
     assert OPEN == ("/health",)
     for method, path in [*known, ("GET", "/docs"), ("OPTIONS", "/v1/tasks"), ("GET", "//health"), ("GET", "/health/")]:
         status, _, _ = call(service, method, path, key=KEY)
@@ -193,6 +199,18 @@ def test_a_refusal_is_a_sentence_and_repeats_nothing(service, body, status, says
     answered, _, reply = call(service, "POST", "/v1/tasks/lora", body)
     assert answered == status and says in reply["error"]["message"] and reply["error"]["message"].endswith(".")
     assert "secret" not in json.dumps(reply)
+
+
+def test_a_full_queue_refuses_before_the_body_is_parsed(service):
+    guard = Guard(
+        application.build(service), KEY, service.telemetry, 100_000, 5, require_room=service.queue.require_room
+    )
+    bearer = (b"authorization", b"Bearer " + KEY.encode())
+    with service.queue.reserved(service.queue.limit):
+        assert call(service, "POST", "/v1/tasks/lora", b"{", guard=guard, headers=(HOST, bearer))[0] == 429
+        assert call(service, "POST", "/v1/tasks/lora", b"{", guard=guard)[0] == 401, "the key comes first"
+        assert call(service, "GET", "/ready", guard=guard, headers=(HOST, bearer))[0] == 200
+    assert call(service, "POST", "/v1/tasks/lora", b"{", guard=guard, headers=(HOST, bearer))[0] == 400
 
 
 def test_an_embedded_nul_is_a_text_like_any_other(service):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ pytest.importorskip("prometheus_client", reason=EXTRA)
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
-from headstart.stages.serve import answers
+from headstart.stages.serve import adapter_weights, answers
 from headstart.stages.serve.catalog import Catalog
 from headstart.stages.serve.refusals import Refusal
 from headstart.stages.serve.telemetry import Telemetry
@@ -97,6 +98,47 @@ def test_tasks_come_and_go(tasks, tmp_path):
     catalog.refresh()
     with pytest.raises(Refusal):
         catalog.load("lora")
+
+
+def test_a_body_is_released_after_its_last_task(tasks, tmp_path):
+    folder = copied(tasks, tmp_path, "lora", "head", "modern-lora")
+    catalog = Catalog([folder], GB, Telemetry())
+    body = weakref.ref(catalog.load("lora").body)
+    assert catalog.load("head").body is body()
+    other = catalog.load("modern-lora").body
+    shutil.rmtree(folder / "lora")
+    catalog.refresh()
+    assert body() is not None, "another task on it is in memory"
+    catalog.cache_bytes = 0
+    catalog.load("modern-lora")
+    catalog._keep(catalog.load("modern-lora"))
+    assert [slot.name for slot in catalog.slots()] == ["modern-lora"]
+    catalog.refresh()
+    assert body() is not None, "a task on it was evicted, but can be asked for"
+    shutil.rmtree(folder / "head")
+    catalog.refresh()
+    assert body() is None and list(catalog.opener.bodies.values()) == [other]
+    shutil.copytree(tasks / "head", folder / "head")
+    catalog.refresh()
+    assert catalog.load("head").name == "head"
+
+
+def test_files_that_change_while_they_are_loaded_are_loaded_again(tasks, tmp_path, monkeypatch, caplog):
+    folder = copied(tasks, tmp_path, "lora", "ia3")
+    catalog = Catalog([folder], GB, Telemetry())
+    opener, read = catalog.opener, adapter_weights.read
+    swapped: list[Path] = []
+
+    def reading(path: Path, prefix: str) -> object:
+        found = read(path, prefix)
+        if not swapped:
+            swap(path, tasks / "lora-pair")
+            swapped.append(path)
+        return found
+
+    monkeypatch.setattr(adapter_weights, "read", reading)
+    slot = opener.open("lora", folder / "lora", catalog.entries["lora"].finetuned)
+    assert slot.hash == artifact.identity(tasks / "lora-pair") and slot.facts["inputs"] == ["text", "other"]
 
 
 def test_what_cannot_be_served_is_said_at_the_start(tasks, tmp_path, checkpoint):

@@ -94,3 +94,22 @@ def test_a_closed_queue_gives_what_it_has_and_takes_nothing():
     with pytest.raises(Refusal) as refused:
         queue.add(job(5)[0])
     assert refused.value.status == 503
+
+
+def test_more_than_can_be_computed_in_time_is_refused():
+    queue = RowQueue(1000, budget=100, window=0, patience=5)
+    with queue.reserved(600):
+        pass
+    queue.rows_per_second = 10
+    with queue.reserved(60), pytest.raises(Refusal) as refused, queue.reserved(1):
+        pass
+    assert refused.value.status == 429, "60 rows take 6 s; a request on an idle server is always accepted"
+    with queue.reserved(40), queue.reserved(10):
+        pass
+
+
+def test_an_unusual_length_does_not_wait_for_the_whole_queue():
+    queue = RowQueue(1000, budget=100, window=0)
+    queue.add(job(*[10] * 10, 60, 61, *[10] * 500)[0])
+    batches = [lengths(queue.take()) for _ in range(8)]
+    assert any(60 in batch for batch in batches) and any(61 in batch for batch in batches)

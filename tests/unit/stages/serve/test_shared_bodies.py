@@ -29,6 +29,7 @@ def test_a_body_is_held_once(slots):
         shared = {id(slots[name].body) for name in names if name not in WHOLE}
         assert len(shared) == 1, "tasks of one checkpoint share its body, however each of them was tuned"
     assert isinstance(slots["full"].body, WholeModel) and "changes the weights of the body" in slots["full"].sharing
+    assert isinstance(slots["houlsby"].body, WholeModel) and "it also trained" in slots["houlsby"].sharing
     assert slots["lora"].spec.tokenizer is slots["tags-head"].spec.tokenizer
 
 
