@@ -6,8 +6,6 @@ the config of the plain network. Stages import it when they open such a folder.
 
 from __future__ import annotations
 
-import copy
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,34 +13,24 @@ from typing import Any, ClassVar
 
 import transformers
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
 from headstart.adaptation.on_top import LayerSelection, build_top, output_with_states
-from headstart.core import registry
+from headstart.adaptation.wrapping import WrappingConfig, settings_of_head
 
 
-class OnTopConfig(PreTrainedConfig):
+class OnTopConfig(WrappingConfig):
     """The config of the plain network, and of the module on its body."""
 
     model_type = "headstart_on_top"
 
-    network: dict[str, Any] | None = None
-    """The plain network's config, as in its config.json."""
     reads: dict[str, Any] | None = None
     """The fields of `LayerSelection`."""
     top: str = "none"
     """The name of the module, as `build_top` knows it."""
     hidden: int = 0
     """The width of a perceptron."""
-
-    def plain(self) -> PreTrainedConfig:
-        """Return the plain network's config."""
-        assert self.network is not None, "the config has no network"
-        kind = self.network["model_type"]
-        if kind in registry.NETWORKS:
-            importlib.import_module(registry.NETWORKS[kind])
-        return AutoConfig.for_model(**copy.deepcopy(self.network))
 
 
 class OnTopModel(PreTrainedModel):
@@ -143,8 +131,9 @@ HEADS = tuple(head.auto_class for head in _HEADS)
 def wrap(network: PreTrainedModel, selection: LayerSelection, top: nn.Module, kind: str, hidden: int = 0) -> OnTopModel:
     """Return a Headstart network around a plain one, with a trained module between its body and its head."""
     plain = network.config
-    copied = {key: getattr(plain, key) for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
-    config = OnTopConfig(network=plain.to_dict(), reads=asdict(selection), top=kind, hidden=hidden, **copied)
+    config = OnTopConfig(
+        network=plain.to_dict(), reads=asdict(selection), top=kind, hidden=hidden, **settings_of_head(plain)
+    )
     head = next(head for head in _HEADS if head.auto_class.removeprefix("AutoModel") in type(network).__name__)
     return head(config, network, top)
 

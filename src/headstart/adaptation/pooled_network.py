@@ -6,35 +6,22 @@ the config of the body. Stages import it when they open such a folder.
 
 from __future__ import annotations
 
-import copy
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from headstart.core import registry
+from headstart.adaptation.wrapping import WrappingConfig, settings_of_head
 
 
-class PooledConfig(PreTrainedConfig):
+class PooledConfig(WrappingConfig):
     """The config of the body, with the labels of the head."""
 
     model_type = "headstart_pooled"
-
-    network: dict[str, Any] | None = None
-    """The body's config, as in its config.json."""
-
-    def plain(self) -> PreTrainedConfig:
-        """Return the body's config."""
-        assert self.network is not None, "the config has no network"
-        kind = self.network["model_type"]
-        if kind in registry.NETWORKS:
-            importlib.import_module(registry.NETWORKS[kind])
-        return AutoConfig.for_model(**copy.deepcopy(self.network))
 
 
 class PooledForSequenceClassification(PreTrainedModel):
@@ -87,10 +74,9 @@ class PooledForSequenceClassification(PreTrainedModel):
 
 def pooled(model: PreTrainedModel) -> PooledForSequenceClassification:
     """Return the body of a plain network for sequence classification, with a new head on the mean of its states."""
-    plain: Any = model.config
     body: Any = model.base_model
-    copied = {key: getattr(plain, key) for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
-    return PooledForSequenceClassification(PooledConfig(network=body.config.to_dict(), **copied), body)
+    config = PooledConfig(network=body.config.to_dict(), **settings_of_head(model.config))
+    return PooledForSequenceClassification(config, body)
 
 
 AutoConfig.register(PooledConfig.model_type, PooledConfig)

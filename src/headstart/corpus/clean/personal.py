@@ -83,7 +83,7 @@ _PATTERNS: dict[Kind, _Pattern] = {
             r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"
             r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{20,}|\b[sr]k_live_[A-Za-z0-9]{16,}\b"
             r"|\bAIza[0-9A-Za-z_-]{35}|\bhf_[A-Za-z0-9]{30,}\b"
-            r"|\beyJ[A-Za-z0-9_-]{8,2048}+\.[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}",
+            r"|\beyJ[A-Za-z0-9_-]{8,1024}+\.[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,}",
             re.DOTALL,
         ),
     ),

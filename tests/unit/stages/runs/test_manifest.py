@@ -16,7 +16,7 @@ ADDED = {"format", "kind", "created", "versions", "files", "seal"}
 FINETUNE_KEYS = {
     "recipe", "seed", "parents", "machines", "task", "data", "metrics", "validation", "table", "verdicts", "left_out",
     "notes", "comparisons", "cost", "architecture", "trainable_parameters", "steps", "best_step", "pipeline",
-    "is_adapter", "usage",
+    "is_adapter", "usage", "target_cls",
 }  # fmt: skip
 PRETRAIN_KEYS = {
     "recipe", "seed", "parents", "machines", "data", "progress", "metrics", "parameters", "architecture", "cost",

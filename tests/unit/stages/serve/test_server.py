@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.unit.stages.serve import hostile
-from tests.unit.stages.serve.conftest import BODIES, EXTRA, Server, inputs_for, tune
+from tests.unit.stages.serve.conftest import BODIES, EXTRA, WHOLE, Server, inputs_for, tune
 from tests.unit.stages.serve.test_catalog import swap
 
 pytest.importorskip("fastapi", reason=EXTRA)
@@ -52,7 +52,7 @@ def metric(server: Server, name: str) -> float:
 def test_the_start_says_what_is_shared(server):
     text = "".join(server.stderr)
     for names in BODIES.values():
-        assert f": {len(set(names) - {'full'})} tasks in memory" in text
+        assert f": {len(set(names) - set(WHOLE))} tasks in memory" in text
     assert "full: a whole model of its own (the adaptation 'full' changes the weights of the body)" in text
 
 
