@@ -26,6 +26,9 @@ def serve(
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a batch; default: 1,024 on a CPU, 65,536 on a GPU.")
     ] = None,
+    parallel_batches: Annotated[
+        int | None, typer.Option(help="Batches computed at a time; default: one per core on a CPU, up to 4.")
+    ] = None,
     queue_rows: Annotated[int, typer.Option(help="Rows answered at a time; more are refused with 429.")] = 1024,
     deadline_seconds: Annotated[float, typer.Option(help="Time after which a request is refused with 504.")] = 30.0,
     cache_mb: Annotated[float, typer.Option(help="Memory for adapters, heads and whole models.")] = 2000.0,
@@ -42,7 +45,8 @@ def serve(
     from headstart.stages.serve.settings import ServeSettings
 
     settings = {
-        "host": host, "port": port, "workers": workers, "batch_tokens": batch_tokens, "queue_rows": queue_rows,
+        "host": host, "port": port, "workers": workers, "batch_tokens": batch_tokens,
+        "parallel_batches": parallel_batches, "queue_rows": queue_rows,
         "deadline_seconds": deadline_seconds, "cache_mb": cache_mb,
     }  # fmt: skip
     filled = config.fill(ServeSettings, settings, "serve")

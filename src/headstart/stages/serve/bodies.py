@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,7 +64,7 @@ class BatchRow(NamedTuple):
 
 
 class Body:
-    """A network on a device. Only one thread may call `run`."""
+    """A network on a device. Several threads may call `run`."""
 
     def __init__(self, key: str, number_format: str) -> None:
         """Keep what identifies the body."""
@@ -85,11 +87,16 @@ class WholeModel(Body):
         """Keep the network."""
         super().__init__(key, number_format)
         self.model = model
+        # The networks of transformers keep nothing between modules during a pass; wrappers around them do.
+        is_plain = type(model).__module__.startswith("transformers.")
+        self._alone: AbstractContextManager[Any] = nullcontext() if is_plain else threading.Lock()
 
     def _run(self, rows: Sequence[BatchRow]) -> list[Any]:
         task, spec = rows[0].slot.task, rows[0].slot.spec
         batch = task.collate([row.feature for row in rows], spec)
-        return task.predict(self.model, {name: tensor.to(self.device) for name, tensor in batch.items()})
+        placed = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        with self._alone:
+            return task.predict(self.model, placed)
 
 
 class SharedBody(Body):
@@ -128,12 +135,8 @@ class SharedBody(Body):
             range(len(rows)), key=lambda i: (sort_key(rows[i].slot.adapter), rows[i].slot.name, id(rows[i].slot))
         )
         arranged = [rows[i] for i in order]
-        self.hooks.groups = make_groups([row.slot.adapter for row in arranged], self.device)
-        try:
+        with self.hooks.applied(make_groups([row.slot.adapter for row in arranged], self.device)):
             output = self.body(**self._inputs(arranged))
-        finally:
-            self.hooks.groups = ()
-            self.hooks.norm_inputs.clear()
         outputs: list[Any] = [None] * len(rows)
         start = 0
         while start < len(arranged):
@@ -143,9 +146,12 @@ class SharedBody(Body):
             batch = slot.task.collate([row.feature for row in arranged[start:end]], slot.spec)
             placed = {name: tensor.to(self.device) for name, tensor in batch.items()}
             assert slot.head is not None, "a task on a shared body has a head"
-            # Sentence vectors have (rows, texts, positions).
-            slot.head.read(output, slice(start, end), placed["attention_mask"].flatten(0, -2))
-            for i, result in zip(order[start:end], slot.task.predict(slot.head, placed), strict=True):  # type: ignore[arg-type]
+            # Heads of one class put their weights into the same skeleton in turn.
+            with slot.head.skeleton.lock:
+                # Sentence vectors have (rows, texts, positions).
+                slot.head.read(output, slice(start, end), placed["attention_mask"].flatten(0, -2))
+                results = slot.task.predict(slot.head, placed)  # type: ignore[arg-type]
+            for i, result in zip(order[start:end], results, strict=True):
                 outputs[i] = result
             start = end
         return outputs

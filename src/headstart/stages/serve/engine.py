@@ -1,4 +1,4 @@
-"""The thread that computes batches."""
+"""The threads that compute batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+
+import torch
 
 from headstart.core.log import logger
 from headstart.stages.serve.bodies import BatchRow, Slot
@@ -18,35 +20,58 @@ _WARM_UP_LENGTHS = (8, 32, 128)
 
 
 class Engine:
-    """Takes batches from a queue and computes them, one at a time, in a thread of its own."""
+    """Takes batches from a queue and computes them, in one or several threads of its own.
 
-    def __init__(self, queue: RowQueue, telemetry: Telemetry) -> None:
-        """Keep the queue; `start` starts the thread."""
+    Short texts make small matrices, which two threads of torch compute hardly faster than one. Two batches at a time,
+    with one thread of torch each, use two cores fully.
+    """
+
+    def __init__(self, queue: RowQueue, telemetry: Telemetry, parallel: int = 1, torch_threads: int = 0) -> None:
+        """Keep the queue; `start` starts the threads.
+
+        Args:
+            queue: where the rows wait.
+            telemetry: the metrics to update.
+            parallel: batches that are computed at the same time.
+            torch_threads: threads of torch for each of them; 0 leaves torch's default.
+        """
         self.queue, self.telemetry = queue, telemetry
         self.ready = threading.Event()
         """Set after the warm-up."""
-        self._thread = threading.Thread(target=self._work, name="headstart-engine", daemon=True)
+        self._torch_threads = torch_threads
+        self._threads = [
+            threading.Thread(target=self._work, args=(i == 0,), name=f"headstart-engine-{i}", daemon=True)
+            for i in range(parallel)
+        ]
         self._warm: Sequence[Slot] = ()
 
     def start(self, slots: Sequence[Slot]) -> None:
-        """Start the thread, which first computes a few rows of these slots."""
+        """Start the threads; the first one computes a few rows of these slots before the others begin."""
         self._warm = slots
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """True while the thread runs."""
-        return self._thread.is_alive()
+        """True while all threads run."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def stop(self, timeout: float) -> bool:
-        """Finish the waiting rows and end the thread; False if that took longer than `timeout` seconds."""
+        """Finish the waiting rows and end the threads; False if that took longer than `timeout` seconds."""
         self.queue.close()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def _work(self) -> None:
-        self._warm_up()
-        self.ready.set()
+    def _work(self, is_first: bool) -> None:
+        if self._torch_threads:
+            # OpenMP keeps the number for each thread that calls it.
+            torch.set_num_threads(self._torch_threads)
+        if is_first:
+            self._warm_up()
+            self.ready.set()
+        self.ready.wait()
         while True:
             batch = self.queue.take()
             if batch is None:
@@ -80,7 +105,7 @@ class Engine:
         seconds = time.perf_counter() - start
         if sum(row.length for row in rows) >= self.queue.budget / 2:
             # Small batches are slower per row, and would make an idle server look overloaded.
-            rate = len(rows) / max(seconds, 1e-9)
+            rate = len(self._threads) * len(rows) / max(seconds, 1e-9)
             before = self.queue.rows_per_second
             self.queue.rows_per_second = rate if not before else (1 - _SMOOTHING) * before + _SMOOTHING * rate
         self.telemetry.batch(rows, seconds, self.queue.budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ class Skeleton:
 
     def __init__(self, model_class: Any, config: Any) -> None:
         """Build the network on torch's meta device, which allocates nothing."""
+        self.lock = threading.Lock()
+        """Held from `Head.read` to the end of the call: the states and the weights are in the skeleton meanwhile."""
         with torch.device("meta"):
             model: PreTrainedModel = model_class(config)
         self.prefix = model.base_model_prefix

@@ -17,6 +17,11 @@ from headstart.stages.serve.refusals import Refusal
 _CANDIDATE_BATCHES = 4
 """The oldest rows, as many as fill this number of batches, are those among which a batch is chosen: enough for similar
 lengths, few enough that an unusual length does not wait for the whole queue."""
+_PADDED = 1.15
+"""The padded size of a batch divided by its tokens, at most. Padding is computed like text; rows of other lengths are
+in the next batch."""
+_SMALL = 1 / 8
+"""The share of the budget below which a batch takes rows of any length: it costs as much as a larger one."""
 
 
 @dataclass(eq=False)
@@ -36,18 +41,22 @@ class Job:
     def __post_init__(self) -> None:
         """Prepare the place of each output."""
         self.outputs, self.missing = [None] * len(self.rows), len(self.rows)
+        self._counting = threading.Lock()
 
     def add(self, index: int, output: Any) -> None:
         """Store the output of a row; the last one finishes the job."""
         self.outputs[index] = output
-        self.missing -= 1
-        if self.missing == 0 and not self.failed:
+        with self._counting:
+            self.missing -= 1
+            complete = self.missing == 0 and not self.failed
+        if complete:
             self.finish(self.outputs)
 
     def fail(self, error: Exception) -> None:
         """Finish the job with an error, once."""
-        if not self.failed:
-            self.failed = True
+        with self._counting:
+            first, self.failed = not self.failed, True
+        if first:
             self.finish(error)
 
 
@@ -142,7 +151,7 @@ class RowQueue:
     def _choose(self) -> list[Waiting]:
         """Remove and return a batch: the oldest row, and of the rows for the same body those most similar in length.
 
-        The padded size of the batch is at most the budget, unless a single row is larger.
+        The padded size of the batch is at most the budget, unless a single row is larger, and little of it is padding.
         """
         candidates: list[Waiting] = []
         tokens = 0
@@ -155,13 +164,14 @@ class RowQueue:
         first = first_job.rows[first_index]
         same = [entry for entry in candidates if entry[0].rows[entry[1]].slot.body is first.slot.body]
         same[1:] = sorted(same[1:], key=lambda entry: abs(entry[0].rows[entry[1]].length - first.length))
-        batch: list[Waiting] = []
-        longest = 0
-        for job, index in same:
-            longest = max(longest, job.rows[index].length)
-            if batch and longest * (len(batch) + 1) > self.budget:
-                break
+        batch, longest, tokens = same[:1], first.length, first.length
+        for job, index in same[1:]:
+            length = job.rows[index].length
+            padded = max(longest, length) * (len(batch) + 1)
+            if padded > self.budget or padded > max(_SMALL * self.budget, _PADDED * (tokens + length)):
+                continue
             batch.append((job, index))
+            longest, tokens = max(longest, length), tokens + length
         taken = {(id(job), index) for job, index in batch}
         rest = [entry for entry in candidates if (id(entry[0]), entry[1]) not in taken]
         for _ in candidates:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from headstart.stages.finetune.token_batches import batch_tokens
 from headstart.stages.serve import answers
 from headstart.stages.serve.bodies import BatchRow, Slot
@@ -24,6 +26,8 @@ from headstart.training import precision
 _PATIENCE = 0.6
 """The share of the deadline that the queue may be expected to take. Rows of unusual length wait longer than others, so
 that a queue of the whole deadline would let some of them pass it."""
+_PARALLEL_BATCHES = 4
+"""More batches at a time would mostly wait for Python's interpreter lock; `--workers` has more processes."""
 Gone = Callable[[], Awaitable[Any]]
 """Returns when the client has left."""
 
@@ -63,7 +67,7 @@ class Service:
         budget = settings.batch_tokens or batch_tokens(precision.default_device())
         patience = _PATIENCE * settings.deadline_seconds
         self.queue = RowQueue(settings.queue_rows, budget, settings.window_ms / 1000, patience)
-        self.engine = Engine(self.queue, telemetry)
+        self.engine = _engine(self.queue, telemetry, settings.parallel_batches)
         self.draining = False
         self.finished = False
         """Set by `stop` if all accepted requests were answered."""
@@ -140,6 +144,15 @@ class Service:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
         self._searching.shutdown(wait=False, cancel_futures=True)
+
+
+def _engine(queue: RowQueue, telemetry: Telemetry, parallel: int | None) -> Engine:
+    """Return an engine whose batches share the threads of torch; on a GPU, they would only wait for each other."""
+    if precision.default_device().type != "cpu":
+        return Engine(queue, telemetry, parallel or 1)
+    threads = torch.get_num_threads()
+    parallel = parallel or min(_PARALLEL_BATCHES, threads)
+    return Engine(queue, telemetry, parallel, max(1, threads // parallel))
 
 
 def _settle(future: asyncio.Future[list[Any]], result: list[Any] | Exception) -> None:

@@ -21,6 +21,12 @@ class ServeSettings(Section):
     batch_tokens: int | None = Field(
         None, ge=1, description="tokens of a batch, padding included; default: 1,024 on a CPU, 65,536 on a GPU"
     )
+    parallel_batches: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="batches computed at the same time; default: one per core on a CPU (up to 4), else 1",
+    )
     window_ms: float = Field(2.0, ge=0, le=1_000, description="time that an idle server waits for more rows")
     queue_rows: int = Field(1_024, ge=1, description="rows that may wait; further requests are refused with 429")
     deadline_seconds: float = Field(30.0, gt=0, description="time after which a waiting request is refused with 504")

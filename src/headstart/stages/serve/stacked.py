@@ -9,12 +9,14 @@ Algorithm:
 
 Properties:
     The stack of a batch is built from the immutable weights of the tasks and is used by that batch alone. A task that
-    is replaced or evicted during a batch cannot change its result.
+    is replaced or evicted during a batch cannot change its result. Each thread has a batch of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,7 +71,7 @@ class AdapterGroup:
                     summed = inputs[self.rows] + self._bottleneck(module, rows)
                     outputs[self.rows] = hooks.modules[module].forward(summed)
                 elif self.reads == "residual":
-                    residual = hooks.norm_inputs[self.residual_norms[module]][self.rows]
+                    residual = hooks.norm_input(self.residual_norms[module])[self.rows]
                     rows += self._bottleneck(module, residual + rows)
                 else:
                     rows += self._bottleneck(module, rows)
@@ -103,14 +105,22 @@ class AdapterGroup:
         return torch.stack(vectors).index_select(0, self.index)[:, None].to(like.dtype)
 
 
+class _Pass(threading.local):
+    """The forward pass of the current thread."""
+
+    groups: Sequence[AdapterGroup] = ()
+
+    def __init__(self) -> None:
+        self.norm_inputs: dict[str, torch.Tensor] = {}
+        """The input of each norm, if an adapter reads it."""
+
+
 class AdapterHooks:
-    """Hooks on the linear layers and norms of a body, which apply the adapters of the current batch."""
+    """Hooks on the linear layers and norms of a body, which apply the adapters of the thread's current batch."""
 
     def __init__(self, body: torch.nn.Module) -> None:
-        """Register the hooks. They do nothing until `groups` is set."""
-        self.groups: Sequence[AdapterGroup] = ()
-        self.norm_inputs: dict[str, torch.Tensor] = {}
-        """The input of each norm in the current forward pass, if an adapter reads it."""
+        """Register the hooks. They do nothing outside `applied`."""
+        self._pass = _Pass()
         self.modules: dict[str, torch.nn.Module] = {
             name: module
             for name, module in body.named_modules()
@@ -121,12 +131,27 @@ class AdapterHooks:
             module.register_forward_pre_hook(self._before(name) if is_linear else self._keep(name))
             module.register_forward_hook(self._after(name))
 
+    @contextmanager
+    def applied(self, groups: Sequence[AdapterGroup]) -> Iterator[None]:
+        """Apply the adapters of these groups in the forward passes of the calling thread."""
+        self._pass.groups = groups
+        try:
+            yield
+        finally:
+            self._pass.groups = ()
+            self._pass.norm_inputs.clear()
+
+    def norm_input(self, name: str) -> torch.Tensor:
+        """Return what a norm of the body read in the current forward pass."""
+        return self._pass.norm_inputs[name]
+
     def _before(self, name: str) -> Any:
         def hook(_: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not self.groups:
+            groups = self._pass.groups
+            if not groups:
                 return None
             inputs = arguments[0]
-            for group in self.groups:
+            for group in groups:
                 inputs = group.before(name, inputs)
             return (inputs, *arguments[1:])
 
@@ -134,14 +159,14 @@ class AdapterHooks:
 
     def _keep(self, name: str) -> Any:
         def hook(_: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-            if any(name in group.residual_norms.values() for group in self.groups):
-                self.norm_inputs[name] = arguments[0]
+            if any(name in group.residual_norms.values() for group in self._pass.groups):
+                self._pass.norm_inputs[name] = arguments[0]
 
         return hook
 
     def _after(self, name: str) -> Any:
         def hook(_: torch.nn.Module, arguments: tuple[Any, ...], outputs: torch.Tensor) -> None:
-            for group in self.groups:
+            for group in self._pass.groups:
                 group.after(name, arguments[0], outputs, self)
 
         return hook

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +67,28 @@ def test_a_batch_of_one_task_and_of_one_row(slots, texts):
         together = slots[name].body.run(rows)
         single = [slots[name].body.run([row])[0] for row in rows]
         np.testing.assert_allclose(together, single, atol=1e-4)
+
+
+def test_threads_compute_batches_of_different_tasks_at_the_same_time(slots, texts):
+    """Also with tasks whose heads share a skeleton, and with whole models that keep states during a pass."""
+    batches = []
+    for seed in range(40):
+        chosen = random.Random(seed)
+        name = chosen.choice(["full", "houlsby", "lora", "adapter", "ia3", "head"])
+        names = [name] if name in WHOLE else chosen.choices(["lora", "adapter", "ia3", "head"], k=3)
+        batches.append([row for one in names for row in answers.encode(slots[one], chosen.sample(texts, 2))])
+    expected = [rows[0].slot.body.run(rows) for rows in batches]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(3):
+                for outputs, wanted in zip(
+                    threads.map(lambda rows: rows[0].slot.body.run(rows), batches), expected, strict=True
+                ):
+                    np.testing.assert_allclose(outputs, wanted, atol=1e-4)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_slot_cannot_be_modified(slots):
