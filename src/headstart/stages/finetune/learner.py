@@ -86,7 +86,13 @@ class TaskLearner:
     def validate(self) -> dict[str, float]:
         """Score the validation rows; the first value selects the best weights (higher is better)."""
         self.solve()
-        predictions = predict(self.model, self.task, self.validation, self.spec)
+        outputs = run_model(self.model, self.task, self.validation, self.spec)
+        if self.task.has_decision:
+            # Weights are compared by the decisions that will be made with them: by a tuned threshold, not by 0.5.
+            chosen = self.task.fit_decision(outputs, self.gold)
+            self.task.set_decision(chosen)
+            outputs = [output / chosen.get("temperature", 1.0) for output in outputs]
+        predictions = self.task.decode(outputs, self.validation, self.spec)
         return metrics.with_selection(self.task.metrics(), self.gold, predictions)
 
 
