@@ -237,7 +237,9 @@ def _largest_difference(outputs: Sequence[Any], first: Sequence[Any]) -> float |
         arrays = isinstance(mine, np.ndarray) and isinstance(other, np.ndarray)
         if not arrays or mine.shape != other.shape:
             return None
-        largest = max(largest, float(np.abs(mine - other).max(initial=0.0)))
+        # Answers that are not allowed have a score of -inf in both.
+        finite = np.isfinite(mine) | np.isfinite(other)
+        largest = max(largest, float(np.abs(mine[finite] - other[finite]).max(initial=0.0)))
     return largest
 
 

@@ -16,6 +16,11 @@ _MODEL_TYPES = (
     "bert", "camembert", "distilbert", "gte", "modernbert", "mpnet", "qwen2", "qwen3", "roberta", "xlm-roberta",
 )  # fmt: skip
 """Networks that text-embeddings-inference runs."""
+_POOLING_FIELDS = {
+    "cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
+}  # fmt: skip
+"""Modes of pooling, and the ends of the fields that older versions of sentence-transformers had for them."""
 
 
 class Tei(Merged):
@@ -40,6 +45,9 @@ class Tei(Merged):
                 do="Use `--to onnx`",
             )
         path.write_text(json.dumps(with_legacy_fields(config), indent=2) + "\n", encoding="utf-8")
+        for pooling in folders[0].glob("*_Pooling/config.json"):
+            settings = json.loads(pooling.read_text(encoding="utf-8"))
+            pooling.write_text(json.dumps(legacy_pooling(settings), indent=2) + "\n", encoding="utf-8")
         return folders
 
     def usage(self, source: Source) -> str:
@@ -52,6 +60,17 @@ class Tei(Merged):
             f'request = Request("http://127.0.0.1:8080/{route}", body, {{"Content-Type": "application/json"}})\n'
             "json.load(urlopen(request))\n"
         )
+
+
+def legacy_pooling(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a pooling module with one field per mode, as sentence-transformers wrote it before 6."""
+    if "pooling_mode" not in settings:
+        return settings
+    mode = settings["pooling_mode"]
+    modes = [mode] if isinstance(mode, str) else mode
+    legacy = {f"pooling_mode_{field}": name in modes for name, field in _POOLING_FIELDS.items()}
+    dimension = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
+    return {"word_embedding_dimension": dimension, **legacy, "include_prompt": settings.get("include_prompt", True)}
 
 
 def with_legacy_fields(config: dict[str, Any]) -> dict[str, Any]:
