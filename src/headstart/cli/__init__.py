@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import headstart
-from headstart.cli import corpus, describe, export, init, predict, runs, search, serve, study, train, use
+from headstart.cli import advise, corpus, describe, export, init, predict, runs, search, serve, study, train, use
 from headstart.cli.options import RANK, WORLD_SIZE, show_log
 from headstart.core import faults
 from headstart.core.errors import HeadstartError
@@ -21,8 +21,8 @@ from headstart.stages.runs import environment, launch
 
 _INTERRUPTED = 130
 _ORDER = (
-    "init", "corpus", "pretrain", "finetune", "evaluate", "predict", "export", "serve", "generate", "index", "search",
-    "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
+    "init", "advise", "corpus", "pretrain", "finetune", "evaluate", "predict", "export", "serve", "generate", "index",
+    "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 
@@ -43,7 +43,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(study.app, name="study")
-for _commands in (init, train, use, predict, export, serve, search, describe, runs):
+for _commands in (init, advise, train, use, predict, export, serve, search, describe, runs):
     _commands.add_to(app)
 
 
