@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class CellResult:
     details: MethodDetails = field(default_factory=MethodDetails)
     left_out: str = ""
     """Why the method cannot be used for this task; empty if it can."""
+    is_new: bool = True
+    """False if it was computed by an earlier command."""
 
 
 class Cells:
@@ -55,16 +57,13 @@ class Cells:
     def run(self, rung: Rung, rate: float | None, number: int, train_rows: int | None = None) -> CellResult:
         """Return the result of a method in a round, from disk if it is there."""
         node = self._node(rung, rate, number, train_rows)
-        if not is_finished(self.output, node.id):
+        is_new = not is_finished(self.output, node.id)
+        if is_new:
             answer = json.loads(run_job(serialize_job(node, self.output, self.threads)))
             self.__dict__.pop("_seconds", None)
             if answer["ended"] != "finished":
                 raise CellFailed(f"{rung.name} failed: {answer['reason']}")
-        return self._read(node)
-
-    def is_finished(self, rung: Rung, rate: float | None, number: int, train_rows: int | None = None) -> bool:
-        """Return True if the cell need not be computed."""
-        return is_finished(self.output, self._node(rung, rate, number, train_rows).id)
+        return replace(self._read(node), is_new=is_new)
 
     def _node(self, rung: Rung, rate: float | None, number: int, train_rows: int | None) -> Node:
         data: dict[str, Any] = self.rounds[number].data()

@@ -8,9 +8,10 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from headstart.core.errors import DataError
 from headstart.core.log import logger
 from headstart.evaluation.comparison import Comparison, compare_runs
-from headstart.evaluation.cost import PriceTag, duration
+from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.studies.advise.cells import CellFailed, CellResult
 from headstart.studies.advise.ladder import Rung
@@ -18,6 +19,7 @@ from headstart.studies.advise.rounds import ROUNDS
 
 WORTHWHILE = 0.005
 """The smallest gain that counts, as a fraction: half a point of a hundred."""
+_POINTS = f"{100 * WORTHWHILE:g} points"
 _MOST_FUTILE = 2
 """After this many trained rungs in a row without a possible gain, dearer ones are not tried."""
 FINAL_SHARE = 1.5
@@ -158,8 +160,16 @@ class Climber:
             self._climb_rung(rung)
 
     def finished(self, ladder: Sequence[Rung]) -> Climb:
-        """Return the outcome; at least one network has a result."""
-        assert self.best is not None and self.best_network is not None
+        """Return the outcome.
+
+        Raises:
+            DataError: no network has a result.
+        """
+        if self.best is None or self.best_network is None:
+            reasons = "; ".join(f"{result.rung.name}: {result.note}" for result in self.results if result.note)
+            raise DataError(
+                f"no network could be trained on these rows ({reasons})", do="Use another --model, or `svm`"
+            )
         seen = {result.rung.name for result in self.results}
         not_tried = [rung.name for rung in ladder if rung.name not in seen]
         return Climb(self.results, self.best, self.best_network, self.stopped or "All methods were tried.", not_tried)
@@ -172,7 +182,8 @@ class Climber:
             for rate in candidates:
                 refusal = self._too_slow(rung, result)
                 if refusal:
-                    result.note = self.stopped = refusal
+                    self.stopped = refusal
+                    result.note = f"ended after {len(result.cells)} runs, for lack of time"
                     break
                 if not self._run_cell(result, rate, number):
                     return
@@ -185,11 +196,14 @@ class Climber:
                 break
             if rung.is_trained and is_futile(result.lead) and number < ROUNDS - 1:
                 result.note = (
-                    f"ended after round {number + 1} of {ROUNDS}: its lead over {result.compared_with} is below "
-                    f"{WORTHWHILE * 100:g} points with 97.5 % confidence"
+                    f"ended after round {number + 1} of {ROUNDS}: the 95 % interval of its lead over "
+                    f"{result.compared_with} ends below {_POINTS}"
                 )
                 break
-        self._place(result)
+        if result.cells:
+            self._place(result)
+        else:
+            self.results.remove(result)
 
     def _run_cell(self, result: RungResult, rate: float | None, number: int) -> bool:
         """Run a cell and charge its time; False if the method cannot be used or failed."""
@@ -203,15 +217,17 @@ class Climber:
         self.clock.spent += cell.seconds
         if cell.left_out:
             result.note = cell.left_out
-            logger.info("%s is left out: %s", rung.name, cell.left_out)
+            if cell.is_new:
+                logger.info("%s is left out: %s", rung.name, cell.left_out)
             return False
         result.tried.setdefault(rate, {})[number] = cell
-        scale, decimals = about(cell.metric).scale, about(cell.metric).decimals
-        logger.info(
-            "%s%s, round %d of %d: %s %.*f, %s (%s left)", rung.name, "" if rate is None else f" at rate {rate:g}",
-            number + 1, ROUNDS, cell.metric, decimals, scale * cell.score, duration(cell.seconds),
-            duration(max(0.0, self.clock.left)),
-        )  # fmt: skip
+        if cell.is_new:
+            scale, decimals = about(cell.metric).scale, about(cell.metric).decimals
+            logger.info(
+                "%s%s, round %d of %d: %s %.*f, %.1f s (%s left)", rung.name,
+                "" if rate is None else f" at rate {rate:g}", number + 1, ROUNDS, cell.metric, decimals,
+                scale * cell.score, cell.seconds, minutes(self.clock.left),
+            )  # fmt: skip
         return True
 
     def _select(self, result: RungResult, rate: float | None) -> None:
@@ -241,12 +257,9 @@ class Climber:
         gold, _ = self.best.pooled()
         score = sum(cell.score * len(cell.gold) for cell in self.best.rounds.values()) / len(gold)
         if about(metric).scale > 1 and not about(metric).lower_is_better and 1 - score < WORTHWHILE:
-            return f"{self.best.rung.name} leaves less than {WORTHWHILE * 100:g} points to gain, so {rung.name} was not tried."
+            return f"{self.best.rung.name} leaves less than {_POINTS} to gain, so {rung.name} was not tried."
         if self._futile >= _MOST_FUTILE:
-            return (
-                f"The last {_MOST_FUTILE} trained methods could not gain {WORTHWHILE * 100:g} points, so {rung.name} was "
-                "not tried."
-            )
+            return f"The last {_MOST_FUTILE} trained methods could not gain {_POINTS}, so {rung.name} was not tried."
         return ""
 
     def _too_slow(self, rung: Rung, result: RungResult) -> str:
@@ -261,9 +274,14 @@ class Climber:
         if seconds + reserved <= self.clock.left:
             return ""
         return (
-            f"The time left ({duration(max(0.0, self.clock.left))}) does not allow another cell of {rung.name} (about "
-            f"{duration(seconds)}) and the final training (about {duration(reserved)})."
+            f"The time left ({minutes(self.clock.left)}) does not allow {'another' if result.cells else 'a'} run of "
+            f"{rung.name} (about {minutes(seconds)}) and the final training (about {minutes(reserved)})."
         )
+
+
+def minutes(seconds: float) -> str:
+    """Return a time in minutes, with one decimal."""
+    return f"{max(0.0, seconds) / 60:.1f} min"
 
 
 def _mean_validation(rounds: Mapping[int, CellResult]) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headstart.core.log import logger
-from headstart.evaluation.cost import duration
 from headstart.evaluation.metrics import about
 from headstart.studies.advise.cells import CellFailed, Cells
 from headstart.studies.advise.climb import Clock, RungResult
@@ -36,7 +35,7 @@ def measure(results: Sequence[RungResult], cells: Cells, clock: Clock) -> Learni
         if not result.rung.is_trained and result.rung.name != "majority" and len(result.rounds) == ROUNDS
     ]  # fmt: skip
     if not complete:
-        return "no cheap rung with more than one answer ran in all rounds"
+        return "no method but majority and the trained ones ran in all rounds"
     metric = complete[0].rounds[0].metric
     sign = -1 if about(metric).lower_is_better else 1
     ranked = sorted(complete, key=lambda result: -sign * sum(cell.score for cell in result.rounds.values()))
@@ -55,7 +54,7 @@ def _sizes(rows: int) -> list[int]:
 
 
 def _run(result: RungResult, cells: Cells, sizes: Sequence[int], sign: int, clock: Clock) -> LearningCurve:
-    started = clock.spent
+    started, is_new = clock.spent, False
     points = [
         CurvePoint(cells.rounds[number].rows["train"], number, sign * cell.score)
         for number, cell in result.rounds.items()
@@ -68,9 +67,11 @@ def _run(result: RungResult, cells: Cells, sizes: Sequence[int], sign: int, cloc
                 logger.warning("%s", error)
                 continue
             clock.spent += cell.seconds
+            is_new = is_new or cell.is_new
             if not cell.left_out:
                 points.append(CurvePoint(size, number, sign * cell.score))
     points.sort(key=lambda point: (point.rows, point.round))
     shown = ", ".join(f"{size:,}" for size in sizes)
-    logger.info("learning curve: %s with %s rows, %s", result.rung.name, shown, duration(clock.spent - started))
+    if is_new:
+        logger.info("learning curve: %s with %s rows, %.1f s", result.rung.name, shown, clock.spent - started)
     return LearningCurve(result.rung.name, points, fit(points), sign)

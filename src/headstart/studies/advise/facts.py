@@ -98,8 +98,10 @@ def of_curve(learning: LearningCurve | str, rows: int) -> dict[str, Any]:
     if learning.fitted is None:
         return {**values, "reason": "too few scores to fit a curve"}
     gain = learning.fitted.gain(rows, rows + MORE_LABELS)
-    fitted = []
-    for size in sorted({*(point.rows for point in learning.points), rows + MORE_LABELS, 2 * rows}):
+    fitted, most = [], max(point.rows for point in learning.points)
+    # The rounds differ by a few rows; the largest size stands for all of them.
+    measured = {point.rows for point in learning.points if 2 * point.rows <= most or point.rows == most}
+    for size in sorted({*measured, rows, rows + MORE_LABELS, 2 * rows}):
         band = learning.fitted.score(size)
         ends = sorted((learning.sign * band.low, learning.sign * band.high))
         fitted.append({"rows": size, "score": learning.sign * band.value, "low": ends[0], "high": ends[1]})

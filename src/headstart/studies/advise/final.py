@@ -13,6 +13,7 @@ from typing import Any
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Task
+from headstart.core.log import logger
 from headstart.core.recipes import text as recipe_text
 from headstart.evaluation.comparison import Comparison, compare_runs
 from headstart.evaluation.intervals import bootstrap
@@ -63,6 +64,8 @@ def train(output: Path, climb: Climb, quiet: bool) -> Path:
         # More time led to another choice.
         shutil.rmtree(folder)
     _record_opening(output, name)
+    if not artifact.is_complete(folder):
+        logger.info("training %s on all training rows; then the test rows are scored", name)
     return finetune.run(recipe, quiet)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.core import config
+from headstart.core.config import Section
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.training.budget import Budget
 
@@ -58,16 +59,21 @@ def epochs_of(rung: Rung, base: FinetuneRecipe) -> int:
 
 def recipe_of(rung: Rung, rate: float | None, base: FinetuneRecipe, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a fine-tuning recipe of a network rung for one seed, without other methods, as plain values."""
-    training = config.to_dict(base.training)
+    training, task = (_given(section) for section in (base.training, base.task))
     adaptation: dict[str, Any] = {"name": rung.name}
     if rung.is_trained:
         training["budget"] = f"{epochs_of(rung, base)} epochs"
-        training["eval_count"] = rung.evaluations or training["eval_count"]
+        training["eval_count"] = rung.evaluations or base.training.eval_count
         adaptation["learning_rate"] = rate
     return {
-        "seed": 0, "seeds": 1, "output": "cell", "model": base.model, "task": config.to_dict(base.task),
-        "data": dict(data), "adaptation": adaptation, "compare_with": [], "training": training,
+        "seed": 0, "seeds": 1, "output": "cell", "model": base.model, "task": task, "data": dict(data),
+        "adaptation": adaptation, "compare_with": [], "training": training,
     }  # fmt: skip
+
+
+def _given(section: Section) -> dict[str, Any]:
+    """Return the settings of a section that its recipe sets; the others have their defaults."""
+    return {name: value for name, value in config.to_dict(section).items() if name in section.model_fields_set}
 
 
 def row_passes(rung: Rung, base: FinetuneRecipe, train: int, validation: int, test: int) -> float:

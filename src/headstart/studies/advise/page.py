@@ -13,7 +13,7 @@ from headstart.core.markdown import escape, markdown_table
 from headstart.core.pages import PageTable, charts
 from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow
 from headstart.core.pages.svg import Marker
-from headstart.evaluation.cost import PriceTag, duration
+from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import describe_p
 from headstart.studies.advise.climb import FINAL_SHARE, WORTHWHILE
@@ -21,8 +21,8 @@ from headstart.studies.advise.rounds import ROUNDS
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 RULE = (
-    f"Every method predicts held-out rows in {ROUNDS} rounds; the test rows are not read. Learning rates of a method are "
-    "compared on the validation rows of each round, and the better half stays for the next one. A trained method ends "
+    f"Every method predicts held-out rows in {ROUNDS} rounds; the test rows are not read. Learning rates of a method "
+    "are compared on the validation rows of each round, and the better half stays for the next. A trained method ends "
     "early if the 95 % interval of its lead over the best method before it ends below "
     f"{WORTHWHILE * 100:g} points. The search stops after two such methods in a row, if less than "
     f"{WORTHWHILE * 100:g} points are left to gain, or if the time left is shorter than the forecast of the next run "
@@ -72,8 +72,8 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     if advice["best"] != advice["chosen"]:
         best = rows[advice["best"]]
         lines.append(
-            f"{best['method']} needs no network and is ahead of it by {scores.lead(best['over_chosen'])}: for these rows "
-            "it is enough. The model is the best network."
+            f"{best['method']} needs no network and is ahead of it by {scores.lead(best['over_chosen'])}. It is enough "
+            "for these rows; the model is the best network."
         )
     test = next(row for row in advice["test"]["scores"] if row["method"] == advice["chosen"])
     others = [
@@ -81,9 +81,9 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
         for row in advice["test"]["scores"] if "behind" in row
     ]  # fmt: skip
     lines.append(
-        f"On the {advice['test']['rows']:,} test rows, {chosen['method']} trained on {advice['splits']['train']:,} rows "
-        f"has {scores.metric} {scores.one(test['score'])} ({scores.spread(test)})"
-        + (f"; {', '.join(others)}." if others else ".")
+        f"On the {advice['test']['rows']:,} test rows, {chosen['method']} has {scores.metric} "
+        f"{scores.one(test['score'])} ({scores.spread(test)}) "
+        f"after training on {advice['splits']['train']:,} rows" + (f"; {', '.join(others)}." if others else ".")
     )
     if len(advice["opened_for"]) > 1:
         lines.append(
@@ -96,8 +96,8 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
 def _bought(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     """Return what each network after the first bought over the best method before it."""
     return [
-        f"{row['method']} bought {scores.lead(row['lead'])} over {row['compared_with']} for {duration(row['seconds'])}"
-        + (f"; {row['note']}" if row["note"] and row["note"] != advice["stopped"] else "").rstrip(".")
+        f"{row['method']} bought {scores.lead(row['lead'])} over {row['compared_with']} for {_time(row['seconds'])}"
+        + (f"; it {row['note']}" if row["note"] else "")
         + "."
         for row in advice["ladder"]
         if row["is_network"] and row["lead"] is not None
@@ -119,7 +119,7 @@ def ladder_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]],
     """Return the header, the rows and which columns are numbers, one row per method."""
     scores = _Scores(advice["metric"])
     metric = scores.metric if scores.scale == 1 else f"{scores.metric} × {scores.scale:g}"
-    header = ["method", metric, "95 % interval", "rounds", "rate", "minutes", "kWh", "price", "ms per text", "MB"]
+    header = ["method", metric, "95 % interval", "rounds", "rate", "time", "kWh", "price", "ms per text", "MB"]
     body = [
         [
             row["method"] + (" (chosen)" if row["method"] == advice["chosen"] else ""),
@@ -127,15 +127,23 @@ def ladder_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]],
             scores.spread(row),
             str(row["rounds"]),
             "–" if row["rate"] is None else f"{row['rate']:g}",
-            f"{row['seconds'] / 60:.1f}",
+            _time(row["seconds"]),
             "–" if row["kwh"] is None else f"{row['kwh']:.2g}",
-            f"{row['money']:.2g} {row['currency']}",
+            _price(row["money"], row["currency"]),
             "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}",
             "–" if row["megabytes"] is None else f"{row['megabytes']:,.0f}",
         ]
         for row in advice["ladder"]
     ]
     return header, body, [False, *[True] * (len(header) - 1)]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _price(money: float, currency: str) -> str:
+    return f"< 0.001 {currency}" if money < 0.001 else f"{money:.3f} {currency}"
 
 
 def notes(advice: Mapping[str, Any]) -> list[str]:
@@ -145,7 +153,7 @@ def notes(advice: Mapping[str, Any]) -> list[str]:
         f"{advice['data']}. Checkpoint: {advice['checkpoint']}.",
         *(f"{warning}." for warning in advice["warnings"]),
         *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in advice["left_out"].items()),
-        f"The methods took {duration(spent)} of {duration(budget)}.",
+        f"The methods took {_time(spent)} of {_time(budget)}.",
         f"Cost with the final training: {PriceTag.from_dict(advice['cost']).sentence()}.",
         "ms per text is measured in batches. MB are the weights that a prediction needs, with the checkpoint.",
     ]
@@ -181,7 +189,7 @@ def markdown(advice: Mapping[str, Any]) -> str:
         scores = _Scores(advice["metric"])
         rows = [[f"{p['rows']:,}", scores.one(p["score"]), scores.spread(p)] for p in advice["curve"]["fitted"]]
         title = f"## Learning curve of {advice['curve']['method']}, fitted and continued"
-        parts[5:5] = [title, markdown_table(["training labels", scores.metric, "90 % band"], rows, [True] * 3)]
+        parts[5:5] = [title, markdown_table(["training labels", header[1], "90 % band"], rows, [True] * 3)]
     return "\n\n".join(parts) + "\n"
 
 
