@@ -264,13 +264,14 @@ class Climber:
 
     def _too_slow(self, rung: Rung, result: RungResult) -> str:
         """Return why the time left does not allow another cell of a trained rung; empty if it does."""
-        if not rung.is_trained or self.best_network is None:
+        if not rung.is_trained or (self.best_network is None and not result.cells):
+            # Without any network there is no model to return, whatever the time.
             return ""
         measured = {r.rung.name: r.cell_seconds for r in self.results if r.rung.is_network and r.cells}
         seconds = result.cell_seconds if result.cells else self.forecast(rung, measured)
         if seconds is None:
             return ""
-        reserved = FINAL_SHARE * max(seconds, self.best_network.cell_seconds)
+        reserved = FINAL_SHARE * max(seconds, self.best_network.cell_seconds if self.best_network else 0.0)
         if seconds + reserved <= self.clock.left:
             return ""
         return (
