@@ -95,13 +95,13 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
 
 def _bought(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     """Return what each network after the first bought over the best method before it."""
-    return [
-        f"{row['method']} bought {scores.lead(row['lead'])} over {row['compared_with']} for {_time(row['seconds'])}"
-        + (f"; it {row['note']}" if row["note"] else "")
-        + "."
-        for row in advice["ladder"]
-        if row["is_network"] and row["lead"] is not None
-    ]
+    lines = []
+    for row in advice["ladder"]:
+        if row["is_network"] and row["lead"] is not None:
+            what = "bought" if row["lead"]["difference"] > 0 else "bought nothing:"
+            line = f"{row['method']} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
+            lines.append(f"{line} for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}.")
+    return lines
 
 
 def _labels(advice: Mapping[str, Any], scores: _Scores) -> str:

@@ -106,8 +106,9 @@ def row(method: str, **values) -> dict:
     lead = {"difference": 0.02, "low": -0.01, "high": 0.05, "p": 0.2}
     return {
         "method": method, "rate": None, "score": 0.8, "low": 0.75, "high": 0.85, "rows": 100, "rounds": 3,
-        "seconds": 90.0,        "kwh": None, "money": 0.0, "currency": "USD", "milliseconds": None, "megabytes": None, "is_network": True,
-        "compared_with": "svm", "lead": lead, "tried": {}, "note": "", "over_chosen": lead, **values,
+        "seconds": 90.0, "kwh": None, "money": 0.0, "currency": "USD", "milliseconds": None, "megabytes": None,
+        "is_network": True, "compared_with": "svm", "lead": lead, "tried": {}, "note": "", "over_chosen": lead,
+        **values,
     }  # fmt: skip
 
 
@@ -131,6 +132,8 @@ def test_the_page_says_what_was_bought_and_escapes_what_came_from_the_data():
     text, markup = page.markdown(advice()), page.html(advice())
     assert "100 more training labels would buy about +1.8 points (+0.6 to +3.0, 90 % band)" in text
     assert "full bought +2.0 points (-1.0 to +5.0, p = 0.200) over svm for 1.5 min." in text
+    behind = {"difference": -0.02, "low": -0.05, "high": 0.01, "p": 0.2}
+    assert "full bought nothing: -2.0 points" in page.markdown(advice(ladder=[row("svm"), row("full", lead=behind)]))
     assert r"\<b>rows.csv" in text and "&lt;b&gt;rows.csv" in markup and "<b>rows" not in markup
     assert page.RULE in text and markup.count("<figure") == 2
 
