@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from headstart.core import config
 from headstart.core.errors import HeadstartError
+from headstart.core.log import logger
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune.recipe import FinetuneRecipe
@@ -20,6 +23,17 @@ from headstart.studies.advise.rounds import Round
 from headstart.studies.graph import Node, cell_dir, is_finished
 from headstart.studies.run.expand import BaselineRecipe, baseline_node, finetune_node
 from headstart.studies.run.jobs import JOURNAL, run_job, serialize_job
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hide warnings about rows, which would come with every cell and call held-out rows a test set."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class CellFailed(HeadstartError):
@@ -59,7 +73,8 @@ class Cells:
         node = self._node(rung, rate, number, train_rows)
         is_new = not is_finished(self.output, node.id)
         if is_new:
-            answer = json.loads(run_job(serialize_job(node, self.output, self.threads)))
+            with _without_warnings():
+                answer = json.loads(run_job(serialize_job(node, self.output, self.threads)))
             self.__dict__.pop("_seconds", None)
             if answer["ended"] != "finished":
                 raise CellFailed(f"{rung.name} failed: {answer['reason']}")

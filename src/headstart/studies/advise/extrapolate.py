@@ -12,7 +12,8 @@ from headstart.evaluation.metrics import Floats
 
 BAND = 0.9
 """The probability that the band is meant to contain the truth with."""
-_EXPONENTS = np.linspace(0.1, 1.5, 29)
+_EXPONENTS = np.linspace(0.1, 1.0, 19)
+"""Exponents of published learning curves are mostly between these."""
 _DRAWS = 4000
 _FEWEST = 6
 """Scores below which three unknowns and the noise cannot be estimated."""
