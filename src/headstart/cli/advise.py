@@ -18,15 +18,17 @@ def advise(
     model: Annotated[
         str | None, typer.Option(help="The checkpoint: a folder, or a name on the Hub such as org/name.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Time for all methods; more minutes resume the climb.")] = 15,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="Time for all methods, about; more minutes continue an earlier search.")
+    ] = 15,
     output: Annotated[
         Path | None, typer.Option(help="Where to write; by default runs/NAME-advice for the data's name.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Try methods on labeled rows, cheapest first, and train the one to use.
+    """Find the method for labeled rows. Methods are tried, cheapest first, and the one to use is trained.
 
-    Ends with the model, a page about what each method and more labels would buy, and a recipe for each method. An
+    Writes the model, a page about what each method and more labels would buy, and a recipe for each method. An
     unfinished run is resumed.
     """
     show_log(quiet)

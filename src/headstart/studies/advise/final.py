@@ -71,7 +71,8 @@ def train(output: Path, climb: Climb, quiet: bool) -> Path:
 
 def _is_same(folder: Path, recipe: FinetuneRecipe) -> bool:
     saved = config.fill_saved(FinetuneRecipe, config.parse(folder / RECIPE), str(folder))
-    return (saved.adaptation, saved.training) == (recipe.adaptation, recipe.training)
+    names = ("adaptation", "training", "compare_with")
+    return all(getattr(saved, name) == getattr(recipe, name) for name in names)
 
 
 def _record_opening(output: Path, name: str) -> None:

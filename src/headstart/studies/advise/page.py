@@ -111,7 +111,8 @@ def _labels(advice: Mapping[str, Any], scores: _Scores) -> str:
     gain = curve["gain"]
     return (
         f"{curve['more']} more training labels would buy about {scores.one(gain['value'], '+')}{scores.unit} "
-        f"({scores.spread(gain, '+')}, 90 % band), by the learning curve of {curve['method']} at {curve['rows']:,}."
+        f"({scores.spread(gain, '+')}, 90 % band) at {curve['rows']:,} labels, by the learning curve of "
+        f"{curve['method']}."
     )
 
 

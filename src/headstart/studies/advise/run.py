@@ -93,7 +93,11 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
     """
     options = options or AdviseOptions()
     if not data.exists():
-        raise DataError(f"{data} does not exist", do="Check the path")
+        raise DataError(
+            f"{data} does not exist",
+            allowed="Advice needs a file of labeled rows, or a folder of texts by label",
+            do="Check the path",
+        )
     output = options.output or Path("runs", f"{data.stem}-advice")
     model = start.find_model(options.model)
     settings = _settings(data, options, model)
@@ -160,7 +164,8 @@ def _forecast(base: FinetuneRecipe, cells: Cells) -> Any:
 def _settings(data: Path, options: AdviseOptions, model: str) -> dict[str, Any]:
     """Return what the cells of a folder depend on; the time budget is not part of it."""
     given = asdict(options)
-    content = artifact.sha256(data)[:16] if data.is_file() else artifact.identity(data)[:16]
+    files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
+    content = config.fingerprint([[path.relative_to(data).as_posix(), artifact.sha256(path)] for path in files])
     columns = {name: list(given[name]) if name == "text" else given[name] for name in ("text", "label", "group")}
     return {**columns, "model": model, "checkpoint": artifact.identity(folder_of(model))[:16], "data": content}
 
