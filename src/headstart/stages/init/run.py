@@ -92,6 +92,13 @@ def run(data: Path, options: InitOptions | None = None) -> Look:
             do="Add labeled rows",
         )
     look = _look(source, described, roles, complete, unlabeled.num_rows, options, data)
+    empty = next((name for name in NAMES if not look.division.rows[name]), None)
+    if empty is not None:
+        raise DataError(
+            f"{data} has {complete.num_rows} rows with text and label, and none of them is left for {empty}",
+            allowed="The first row of a class is for training; the larger classes give rows to the other splits",
+            do="Add labeled rows",
+        )
     _write(look, complete, unlabeled)
     return look
 

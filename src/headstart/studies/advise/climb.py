@@ -263,8 +263,8 @@ class Climber:
         return ""
 
     def _too_slow(self, rung: Rung, result: RungResult) -> str:
-        """Return why the time left does not allow another cell of a trained rung; empty if it does."""
-        if not rung.is_trained or (self.best_network is None and not result.cells):
+        """Return why the time left does not allow another cell of a network; empty if it does."""
+        if not rung.is_network or (self.best_network is None and not result.cells):
             # Without any network there is no model to return, whatever the time.
             return ""
         measured = {r.rung.name: r.cell_seconds for r in self.results if r.rung.is_network and r.cells}

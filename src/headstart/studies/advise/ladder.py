@@ -24,7 +24,7 @@ class Rung:
     is_network: bool = True
     """Networks can be saved, served and exported; baselines are only compared with."""
     is_trained: bool = False
-    """Trained by gradient descent, which takes minutes. The other rungs take seconds and always run."""
+    """Trained by gradient descent, which takes minutes. The other rungs take seconds."""
     rates: tuple[float, ...] = ()
     """Candidate learning rates, as multiples of the recipe's; the first is tried first."""
     epochs: float = 1.0

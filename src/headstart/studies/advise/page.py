@@ -72,8 +72,8 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     if advice["best"] != advice["chosen"]:
         best = rows[advice["best"]]
         lines.append(
-            f"{best['method']} needs no network and is ahead of it by {scores.lead(best['over_chosen'])}. It is enough "
-            "for these rows; the model is the best network."
+            f"No network is better than {best['method']}, which leads by {scores.lead(best['over_chosen'])}. The model "
+            "is the best network."
         )
     test = next(row for row in advice["test"]["scores"] if row["method"] == advice["chosen"])
     others = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headstart.core import artifact
+from headstart.core.errors import DataError
 from headstart.stages.init import run as init
 from headstart.stages.init.columns import Roles
 from headstart.stages.init.splits import NAMES, folds
@@ -48,6 +49,7 @@ def write(folder: Path, look: init.Look, group: str | None) -> None:
             held_out = divided[2 * number] + divided[2 * number + 1]
             validation = divided[(2 * number + 2) % _FOLDS]
             rows = _with_known_labels(table, look.roles, held_out, validation)
+            _require_rows(rows, look)
             (staging / str(number)).mkdir()
             for name in NAMES:
                 pq.write_table(table.take(rows[name]), staging / str(number) / f"{name}.parquet")
@@ -58,6 +60,16 @@ def read(folder: Path) -> list[Round]:
     """Return the rounds that `write` wrote."""
     manifest = artifact.verify(folder, KIND)
     return [Round(folder / str(number), rows) for number, rows in enumerate(manifest["rows"])]
+
+
+def _require_rows(rows: Mapping[str, Sequence[int]], look: init.Look) -> None:
+    empty = next((name for name, members in rows.items() if not members), None)
+    if empty is not None:
+        raise DataError(
+            f"{look.source} has too few rows: no row is left for {'scoring' if empty == 'test' else empty}",
+            allowed="Every class needs rows for training, validation and scoring",
+            do="Add labeled rows",
+        )
 
 
 def _with_known_labels(

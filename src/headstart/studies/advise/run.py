@@ -176,7 +176,8 @@ def _require_own_folder(output: Path, settings: Mapping[str, Any]) -> None:
     if path.is_file():
         previous = json.loads(path.read_text(encoding="utf-8"))
         changed = [key for key in settings if settings[key] != previous.get(key)]
-        if changed:
+        # A command that failed before it divided the rows has computed nothing.
+        if changed and artifact.is_complete(output / _ROUNDS):
             raise ArtifactError(
                 f"{output} contains advice with another {', '.join(changed)}",
                 allowed="A folder belongs to one file of labeled rows and one checkpoint",

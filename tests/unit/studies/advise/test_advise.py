@@ -93,6 +93,15 @@ def test_every_kind_of_label_ends_with_a_model_that_predicts(make, tmp_path, che
         headstart.advise(data, label="tags" if make is tags else "label", model=checkpoint("bert"), output=output)
 
 
+def test_too_few_rows_for_rounds_are_refused(tmp_path, checkpoint):
+    # Every class but one has a single row left after testing, and that row must be trained on.
+    rows = [(sentence("red"), "red")] * 4 + [(sentence(name), name) for name in "abcdefgh"]
+    for _ in range(2):
+        rows.append((sentence("red"), "blue"))  # a corrected file may use the folder
+        with pytest.raises(DataError, match="validation"):
+            headstart.advise(write(tmp_path / "rows.csv", rows), model=checkpoint("bert"), output=tmp_path / "advice")
+
+
 def test_a_folder_with_other_files_and_a_missing_file_are_refused(tmp_path, checkpoint):
     (tmp_path / "advice").mkdir()
     (tmp_path / "advice" / "thesis.tex").touch()
@@ -140,7 +149,7 @@ def test_the_page_says_what_was_bought_and_escapes_what_came_from_the_data():
 
 def test_the_page_admits_a_better_baseline_and_a_test_set_that_was_opened_twice():
     lines = "\n".join(page.sentences(advice(best="svm", opened_for=["lora", "full"])))
-    assert "svm needs no network and is ahead of it by +2.0 points" in lines
+    assert "No network is better than svm, which leads by +2.0 points" in lines
     assert "scored for 2 choices (lora, full)" in lines
     assert "no learning curve over labels: too short" in "\n".join(
         page.sentences(advice(curve={"reason": "too short"}))

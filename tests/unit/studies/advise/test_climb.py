@@ -92,6 +92,13 @@ def test_time_that_is_left_decides_whether_a_method_starts():
     assert climb.best_network.rung.name == "contrast" and "another run of contrast" in climb.stopped
 
 
+def test_a_slow_probe_ends_after_one_round():
+    bench = Bench({"svm": 0.5, "linear_probe": 0.6}, seconds={"linear_probe": 100.0})
+    climb = bench.climb(FIRST, budget=120.0).finished([*CHEAP, FIRST])
+    assert [cell for cell in bench.ran if cell[0] == "linear_probe"] == [("linear_probe", None, 0)]
+    assert "another run of linear_probe" in climb.stopped and climb.not_tried == ["contrast"]
+
+
 def test_a_cheaper_method_is_kept_if_the_lead_is_below_half_a_point():
     near = Bench({"svm": 0.5, "linear_probe": 0.8, "contrast": 0.8025}).climb(FIRST).finished([])
     assert near.best_network.rung.name == "linear_probe"
