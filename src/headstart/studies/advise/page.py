@@ -155,7 +155,7 @@ def notes(advice: Mapping[str, Any]) -> list[str]:
         *(f"{warning}." for warning in advice["warnings"]),
         *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in advice["left_out"].items()),
         f"The methods took {_time(spent)} of {_time(budget)}.",
-        f"Cost with the final training: {PriceTag.from_dict(advice['cost']).sentence()}.",
+        f"Cost of the methods and the final training: {PriceTag.from_dict(advice['cost']).sentence()}.",
         "ms per text is measured in batches. MB are the weights that a prediction needs, with the checkpoint.",
     ]
 
