@@ -13,7 +13,7 @@ from headstart.evaluation.metrics import Floats
 BAND = 0.9
 """The probability that the band is meant to contain the truth with."""
 _EXPONENTS = np.linspace(0.1, 1.0, 19)
-"""Exponents of published learning curves are mostly between these."""
+"""Up to 1.5, gains from 256 to 1,000 rows of three data sets were underestimated more."""
 _DRAWS = 4000
 _FEWEST = 6
 """Scores below which three unknowns and the noise cannot be estimated."""
@@ -77,7 +77,7 @@ def fit(points: Sequence[CurvePoint]) -> FittedCurve | None:
     Algorithm: for each exponent c of a grid the model is linear, and its posterior is known (flat priors for the levels
     and the gain over the fitted range, Jeffreys' prior for the noise). Exponents are drawn by their marginal
     likelihood, then noise, levels and gain; a negative gain is drawn again, because more labels do not harm on average.
-    Paper: Viering & Loog 2023 (power laws fit learning curves best); Gelman et al. 2013, chapter 14 (the posterior)
+    Paper: Gelman et al. 2013, Bayesian Data Analysis, chapter 14 (the posterior of a linear model)
     """
     sizes = sorted({point.rows for point in points})
     if len(points) < _FEWEST or len(sizes) < 3:
