@@ -20,17 +20,42 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headstart.stages.runs.result import CorpusRun, ExportRun, FinetuneRun, IndexRun, PretrainRun
+    from headstart.studies.advise.run import Advice
     from headstart.studies.result import StudyRun
 
 __version__ = "0.1.0"
 __all__ = [
-    "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "plan", "predict", "pretrain",
-    "search", "study",
+    "advise", "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "plan", "predict",
+    "pretrain", "search", "study",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
 Recipe = PathLike | dict[str, Any]
 """A YAML file, or its content as a dictionary. Paths in a dictionary may be path objects or results of earlier runs."""
+
+
+def advise(
+    data: PathLike,
+    *,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    group: str | None = None,
+    model: PathLike | None = None,
+    minutes: float = 15.0,
+    output: PathLike | None = None,
+    quiet: bool = False,
+) -> Advice:
+    """Try methods on a file of labeled rows, cheapest first, train the one to use, and return it with the reasons.
+
+    Options are those of `headstart advise`. The result has the chosen `model`, the `table` of methods and the
+    `recommendation` in sentences.
+    """
+    from headstart.studies.advise import run as stage
+
+    folder = None if output is None else Path(output)
+    checkpoint = None if model is None else os.fspath(model)
+    options = stage.AdviseOptions(text, label, group, checkpoint, minutes, folder)
+    return stage.Advice(stage.run(Path(data), options, quiet))
 
 
 def build_corpus(recipe: Recipe, *overrides: str, quiet: bool = False) -> CorpusRun:

@@ -67,7 +67,7 @@ def test_a_dry_run_prints_the_filled_recipe_and_does_nothing(call, tmp_path, ver
 def test_the_help_lists_the_commands_in_the_order_of_a_project(call):
     code, out, _ = call("--help")
     listed = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
-    assert code == 0 and listed[:4] == ["init", "corpus", "pretrain", "finetune"] and "study" in listed
+    assert code == 0 and listed[:5] == ["init", "advise", "corpus", "pretrain", "finetune"] and "study" in listed
     assert "--install-completion" in out and "--version" in out
 
 

@@ -12,7 +12,21 @@ import typer
 from typer.core import TyperGroup
 
 import headstart
-from headstart.cli import corpus, describe, export, init, label, predict, runs, search, serve, study, train, use
+from headstart.cli import (
+    advise,
+    corpus,
+    describe,
+    export,
+    init,
+    label,
+    predict,
+    runs,
+    search,
+    serve,
+    study,
+    train,
+    use,
+)  # fmt: skip
 from headstart.cli.options import RANK, WORLD_SIZE, show_log
 from headstart.core import faults
 from headstart.core.errors import HeadstartError
@@ -21,7 +35,8 @@ from headstart.stages.runs import environment, launch
 
 _INTERRUPTED = 130
 _ORDER = (
-    "init", "corpus", "pretrain", "finetune", "evaluate", "predict", "label", "export", "serve", "generate", "index",
+    "init", "advise", "corpus", "pretrain", "finetune", "evaluate", "predict", "label", "export", "serve", "generate",
+    "index",
     "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
@@ -44,7 +59,7 @@ app = typer.Typer(
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(label.app, name="label")
 app.add_typer(study.app, name="study")
-for _commands in (init, train, use, predict, export, serve, search, describe, runs):
+for _commands in (init, advise, train, use, predict, export, serve, search, describe, runs):
     _commands.add_to(app)
 
 

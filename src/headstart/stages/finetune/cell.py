@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -130,7 +131,9 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         model = adaptation.finish(model)
         with _autocast(model, settings):
             decision, validation = _fit_decision(setup, model, learner, trained.validation)
+            started = time.perf_counter()
             outputs = run_model(model, task, test, setup.spec)
+            predict_seconds = time.perf_counter() - started
             predictions = task.decode(outputs, test, setup.spec)
         progress = trained.progress
         meter.set_totals(progress.tokens, flops)
@@ -141,6 +144,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         truncated=_count_truncated(setup, splits, learner, test),
         attention=attention_of(unwrap_peft(model)), decision=decision,
         overlap=[overlap.model_dump() for overlap in setup.overlaps], mixture=learned_mixture(model),
+        predict_seconds=predict_seconds,
     )  # fmt: skip
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))

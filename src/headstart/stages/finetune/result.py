@@ -44,6 +44,8 @@ class MethodDetails:
     """Adaptations: rows that two splits share, as in the manifest of a run."""
     mixture: dict[str, Any] = field(default_factory=dict)
     """Adaptations: the learned weights of the layers and their scale, if the network mixes its layers."""
+    predict_seconds: float | None = None
+    """The time to predict the test rows in batches, without encoding them; None where it was not measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the fields that do not apply to the method."""
@@ -56,6 +58,7 @@ class MethodDetails:
         added = {
             "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
             "overlap": self.overlap or None, "decision": self.decision or None, "mixture": self.mixture or None,
+            "predict_seconds": self.predict_seconds,
         }  # fmt: skip
         return values | {name: value for name, value in added.items() if value is not None}
 

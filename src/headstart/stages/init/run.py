@@ -92,6 +92,13 @@ def run(data: Path, options: InitOptions | None = None) -> Look:
             do="Add labeled rows",
         )
     look = _look(source, described, roles, complete, unlabeled.num_rows, options, data)
+    empty = next((name for name in NAMES if not look.division.rows[name]), None)
+    if empty is not None:
+        raise DataError(
+            f"{data} has {complete.num_rows} rows with text and label, and none of them is left for {empty}",
+            allowed="The first row of a class is for training; the larger classes give rows to the other splits",
+            do="Add labeled rows",
+        )
     _write(look, complete, unlabeled)
     return look
 
@@ -136,13 +143,10 @@ def _look(
     options: InitOptions,
     data: Path,
 ) -> Look:
-    texts = [_as_text(row) for row in zip(*(table.column(name).to_pylist() for name in roles.text), strict=True)]
+    texts, classes = texts_and_classes(table, roles)
     labels = table.column(roles.label).to_pylist()
-    # Numbers and lists of tags are not divided by value.
-    classes = labels if roles.task == "classify" else [0] * len(labels)
     if roles.task == "multi_label":
         labels = [tuple(roles.labels_of(value)) for value in labels]
-        classes = _rarest(labels)
     groups = table.column(options.group).to_pylist() if options.group else None
     division = split(texts, classes, groups)
     is_listed = roles.task in ("tag", "multi_label")
@@ -154,6 +158,15 @@ def _look(
     return Look(
         source, described, roles, division, incomplete, counts, [len(t.split()) for t in texts], point, folder, warnings
     )
+
+
+def texts_and_classes(table: pa.Table, roles: Roles) -> tuple[list[str], list[Any]]:
+    """Return the text of each row and the class by which it is divided; numbers and lists of tags all have one."""
+    texts = [_as_text(row) for row in zip(*(table.column(name).to_pylist() for name in roles.text), strict=True)]
+    labels = table.column(roles.label).to_pylist()
+    if roles.task == "multi_label":
+        return texts, _rarest([tuple(roles.labels_of(value)) for value in labels])
+    return texts, labels if roles.task == "classify" else [0] * len(labels)
 
 
 def _rarest(labels: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -1,11 +1,11 @@
-"""Stratified splits: every class in every split, and equal texts or groups never in two of them."""
+"""Stratified splits and folds: every class in all of them, and equal texts or groups never in two."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,34 @@ def split(texts: Sequence[str], labels: Sequence[Hashable], groups: Sequence[Has
     for row, (key, label) in enumerate(zip(keys, labels, strict=True)):
         first.setdefault(key, row)
         seen_labels[key].add(label)
+    rows: dict[str, list[int]] = {name: [] for name in NAMES}
+    for units in _units_by_label(keys, labels, groups, seed, "init"):
+        _deal(units, rows)
+    return Split(
+        {name: sorted(members) for name, members in rows.items()},
+        len(texts) - len(first),
+        sum(len(found) > 1 for found in seen_labels.values()),
+    )
+
+
+def folds(
+    texts: Sequence[str], labels: Sequence[Hashable], groups: Sequence[Hashable] | None, count: int, seed: int = 0
+) -> list[list[int]]:
+    """Divide rows into `count` folds of about equal size, class by class; arguments are those of `split`."""
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for units in _units_by_label([normalized(text) for text in texts], labels, groups, seed, "folds"):
+        taken = [0] * count
+        for unit in units:
+            smallest = min(range(count), key=lambda part: (taken[part], len(parts[part])))
+            parts[smallest] += unit
+            taken[smallest] += len(unit)
+    return [sorted(part) for part in parts]
+
+
+def _units_by_label(
+    keys: Sequence[Hashable], labels: Sequence[Hashable], groups: Sequence[Hashable] | None, seed: int, purpose: str
+) -> Iterator[list[list[int]]]:
+    """Yield for each label its units in random order: rows that must stay together."""
     units: dict[Hashable, list[int]] = defaultdict(list)
     for row, key in enumerate(keys):
         # A group that is missing is a group of its own.
@@ -55,15 +83,9 @@ def split(texts: Sequence[str], labels: Sequence[Hashable], groups: Sequence[Has
     by_label: dict[Hashable, list[list[int]]] = defaultdict(list)
     for unit in units.values():
         by_label[labels[unit[0]]].append(unit)
-    rows: dict[str, list[int]] = {name: [] for name in NAMES}
     for label, members in sorted(by_label.items(), key=lambda item: str(item[0])):
-        order = permute(np.arange(len(members)), len(members), seed, 0, f"init {label}").tolist()
-        _deal([members[i] for i in order], rows)
-    return Split(
-        {name: sorted(members) for name, members in rows.items()},
-        len(texts) - len(first),
-        sum(len(found) > 1 for found in seen_labels.values()),
-    )
+        order = permute(np.arange(len(members)), len(members), seed, 0, f"{purpose} {label}").tolist()
+        yield [members[i] for i in order]
 
 
 def _deal(units: Sequence[list[int]], rows: dict[str, list[int]]) -> None:

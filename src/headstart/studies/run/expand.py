@@ -14,7 +14,7 @@ from headstart.core.config import Section, TaskSection
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.corpus.read import mixture, readers
 from headstart.corpus.read.built import BuiltCorpus
-from headstart.evaluation import glove
+from headstart.evaluation import glove, static
 from headstart.stages.finetune.recipe import FinetuneRecipe, LabeledData
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.runs.folder import identity_of
@@ -137,17 +137,12 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
         filled = config.fill(PretrainRecipe, {**recipes["pretrain"], "output": "cell"}, where=where)
         pretrain = config.to_dict(filled)
     for seed in study.all_seeds:
-        parents: list[Node] = []
         own: dict[str, Any] = {**recipe, "seed": seed}
-        inputs = _file_hashes(recipe["data"])
-        if isinstance(recipe["forgetting"], str):
-            inputs["forgetting"] = _content(recipe["forgetting"])
+        parent = None
         if pretrain is not None:
-            parents = [_add_pretraining(graph, study, pretrain, seed)]
-            own["model"] = str(cell_dir(study.output, parents[0].id))
-        else:
-            inputs["model"] = _content(recipe["model"])
-        node = graph.add(Node.addressed("finetune", own, _identity(own), parents, inputs))
+            parent = _add_pretraining(graph, study, pretrain, seed)
+            own["model"] = str(cell_dir(study.output, parent.id))
+        node = graph.add(finetune_node(own, parent))
         graph.cells.append(Cell(system, point.context(study), seed, node.id))
     if counts_overlap(study):
         corpus = pretrain["corpus"] if pretrain is not None else _corpus_of(recipe["model"])
@@ -164,14 +159,32 @@ def _add_baseline(graph: Graph, study: Study, point: Point, system: System, fine
     registry.target("baselines", system.baseline)
     settings = {"baseline": system.baseline, **{key: finetune[key] for key in ("task", "data") if key in finetune}}
     recipe = config.to_dict(config.fill(BaselineRecipe, settings, where=_describe(point, system)))
+    for seed in study.all_seeds:
+        node = graph.add(baseline_node({**recipe, "seed": seed}))
+        graph.cells.append(Cell(system, point.context(study), seed, node.id))
+
+
+def finetune_node(recipe: dict[str, Any], pretraining: Node | None = None) -> Node:
+    """Return the cell of a filled fine-tuning recipe; `pretraining` is the node that makes its checkpoint, if any."""
     inputs = _file_hashes(recipe["data"])
-    if system.baseline == "glove":
+    if isinstance(recipe["forgetting"], str):
+        inputs["forgetting"] = _content(recipe["forgetting"])
+    if pretraining is None:
+        inputs["model"] = _content(recipe["model"])
+    parents = [] if pretraining is None else [pretraining]
+    return Node.addressed("finetune", recipe, _identity(recipe), parents, inputs)
+
+
+def baseline_node(recipe: dict[str, Any]) -> Node:
+    """Return the cell of a filled recipe of a baseline."""
+    inputs = _file_hashes(recipe["data"])
+    if recipe["baseline"] == "glove":
         vectors = glove.vectors_path()
         inputs["vectors"] = _content(vectors) if vectors else "none"
-    for seed in study.all_seeds:
-        own = {**recipe, "seed": seed}
-        node = graph.add(Node.addressed("baseline", own, _identity(own), (), inputs))
-        graph.cells.append(Cell(system, point.context(study), seed, node.id))
+    elif recipe["baseline"] == "static":
+        files = static.vector_files()
+        inputs["vectors"] = _content(str(files[0])) if files else "none"
+    return Node.addressed("baseline", recipe, _identity(recipe), (), inputs)
 
 
 def _add_pretraining(graph: Graph, study: Study, recipe: dict[str, Any], seed: int) -> Node:

@@ -1,0 +1,117 @@
+"""Run one method in one round as a cell of a study: addressed by its content, resumable, computed once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headstart.core import config
+from headstart.core.errors import HeadstartError
+from headstart.core.log import logger
+from headstart.evaluation.cost import PriceTag
+from headstart.stages.finetune import result as results
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.result import MethodDetails
+from headstart.studies.advise.ladder import Rung, recipe_of
+from headstart.studies.advise.rounds import Round
+from headstart.studies.graph import Node, cell_dir, is_finished
+from headstart.studies.run.expand import BaselineRecipe, baseline_node, finetune_node
+from headstart.studies.run.jobs import JOURNAL, run_job, serialize_job
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hide warnings about rows, which would come with every cell and call held-out rows a test set."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class CellFailed(HeadstartError):
+    """A cell ended with an error."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a method predicted for the held-out rows of a round, and what that cost."""
+
+    metric: str = ""
+    gold: Sequence[Any] = ()
+    predictions: Sequence[Any] = ()
+    score: float = 0.0
+    """The first metric on the held-out rows."""
+    validation: float = 0.0
+    """What selects a learning rate: a score on the validation rows of which higher is better."""
+    seconds: float = 0.0
+    """The time of the whole cell, with reading and encoding."""
+    cost: PriceTag = field(default_factory=PriceTag)
+    details: MethodDetails = field(default_factory=MethodDetails)
+    left_out: str = ""
+    """Why the method cannot be used for this task; empty if it can."""
+    is_new: bool = True
+    """False if it was computed by an earlier command."""
+
+
+class Cells:
+    """The cells of one output folder."""
+
+    def __init__(self, output: Path, base: FinetuneRecipe, rounds: Sequence[Round], threads: int) -> None:
+        """Describe what all cells share: the folder, the recipe that they start from, the rounds."""
+        self.output, self.base, self.rounds, self.threads = output, base, rounds, threads
+
+    def run(self, rung: Rung, rate: float | None, number: int, train_rows: int | None = None) -> CellResult:
+        """Return the result of a method in a round, from disk if it is there."""
+        node = self._node(rung, rate, number, train_rows)
+        is_new = not is_finished(self.output, node.id)
+        if is_new:
+            with _without_warnings():
+                answer = json.loads(run_job(serialize_job(node, self.output, self.threads)))
+            self.__dict__.pop("_seconds", None)
+            if answer["ended"] != "finished":
+                raise CellFailed(f"{rung.name} failed: {answer['reason']}")
+        return replace(self._read(node), is_new=is_new)
+
+    def _node(self, rung: Rung, rate: float | None, number: int, train_rows: int | None) -> Node:
+        data: dict[str, Any] = self.rounds[number].data()
+        if train_rows is not None:
+            data["train_rows"] = train_rows
+        recipe = recipe_of(rung, rate, self.base, data)
+        if rung.is_network:
+            filled = config.fill(FinetuneRecipe, {**recipe, "training": {**recipe["training"], "report_to": []}})
+            return finetune_node({**config.to_dict(filled), "seed": number})
+        settings = {"baseline": rung.name, "task": recipe["task"], "data": data, "seed": number}
+        return baseline_node(config.to_dict(config.fill(BaselineRecipe, settings)))
+
+    def _read(self, node: Node) -> CellResult:
+        values: Mapping[str, Any] = results.read(cell_dir(self.output, node.id))
+        seconds = self._seconds.get(node.id, 0.0)
+        if "left_out" in values:
+            return CellResult(left_out=values["left_out"], seconds=seconds)
+        return CellResult(
+            values["metric"], values["gold"], values["predictions"], float(values["test"][values["metric"]]),
+            float(next(iter(values["validation"].values()), 0.0)), seconds, PriceTag.from_dict(values["cost"]),
+            MethodDetails.from_dict(values["details"]),
+        )  # fmt: skip
+
+    @cached_property
+    def _seconds(self) -> dict[str, float]:
+        """The seconds of each finished cell, from the journal of the folder."""
+        began: dict[str, float] = {}
+        seconds: dict[str, float] = {}
+        path = self.output / JOURNAL
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            entry = json.loads(line)
+            if entry["what"] == "began":
+                began[entry["cell"]] = entry["at"]
+            else:
+                seconds[entry["cell"]] = entry["at"] - began.get(entry["cell"], entry["at"])
+        return seconds

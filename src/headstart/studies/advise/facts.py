@@ -1,0 +1,111 @@
+"""The content of `advice.json`: what was measured, as plain values from which the page is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
+from typing import Any
+
+from headstart.core import registry
+from headstart.evaluation.cost import PriceTag
+from headstart.evaluation.intervals import bootstrap
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.studies.advise.climb import Climb, Clock, RungResult, compare_rungs
+from headstart.studies.advise.curve import LearningCurve
+from headstart.studies.advise.final import lead_facts, rung_size
+
+MORE_LABELS = 100
+
+
+def of_data(rounds: Mapping[str, Any], base: FinetuneRecipe, final: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known about the rows, from the manifests of the rounds and of the final model."""
+    splits = {name: final["data"][f"{name}_rows"] for name in ("train", "validation", "test")}
+    return {
+        "data": rounds["facts"], "warnings": rounds["warnings"], "splits": splits, "rounds": rounds["rows"],
+        "task": registry.name_of("tasks", base.task), "checkpoint": base.model,
+    }  # fmt: skip
+
+
+def of_climb(climb: Climb, clock: Clock) -> dict[str, Any]:
+    """Return the ladder, the choice and the costs."""
+    ran = [result for result in climb.results if result.rounds]
+    tags = [cell.cost for result in climb.results for cell in result.cells]
+    metric = next(iter(ran[0].rounds.values())).metric
+    chosen = climb.best_network
+    leads = {}
+    for result in ran:
+        lead = compare_rungs(result, chosen) if result is not chosen else None
+        leads[result.rung.name] = None if lead is None else lead_facts(lead)
+    return {
+        "metric": metric,
+        "ladder": [{**_row(result), "over_chosen": leads[result.rung.name]} for result in ran],
+        "left_out": {result.rung.name: result.note for result in climb.results if not result.rounds},
+        "chosen": chosen.rung.name,
+        "best": climb.best.rung.name,
+        "stopped": climb.stopped,
+        "not_tried": climb.not_tried,
+        "seconds": {"budget": clock.budget, "spent": clock.spent},
+        "cost": reduce(add, map(_without_unknown_energy, tags)).to_dict(),
+    }
+
+
+def _without_unknown_energy(tag: PriceTag) -> PriceTag:
+    """Return a price tag whose energy counts as zero if it was not measured: baselines take seconds."""
+    return tag if tag.kwh is not None else PriceTag.from_dict({**tag.to_dict(), "kwh": 0.0, "co2e_kg": 0.0})
+
+
+def _row(result: RungResult) -> dict[str, Any]:
+    gold, predictions = result.pooled()
+    cell = next(iter(result.rounds.values()))
+    score = bootstrap(cell.metric, gold, predictions)
+    timed = [(c.details.predict_seconds, len(c.gold)) for c in result.rounds.values() if c.details.predict_seconds]
+    tried = {
+        f"{rate:g}": sum(c.validation for c in cells.values()) / len(cells)
+        for rate, cells in result.tried.items() if rate is not None
+    }  # fmt: skip
+    cost = result.cost
+    return {
+        "method": result.rung.name,
+        "rate": result.rate,
+        "score": score.value,
+        "low": score.low,
+        "high": score.high,
+        "rows": len(gold),
+        "rounds": len(result.rounds),
+        "seconds": result.seconds,
+        "kwh": cost.kwh,
+        "money": cost.money,
+        "currency": cost.currency,
+        "milliseconds": 1000 * sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None,
+        "megabytes": rung_size(result),
+        "is_network": result.rung.is_network,
+        "compared_with": result.compared_with,
+        "lead": None if result.lead is None else lead_facts(result.lead),
+        "tried": tried,
+        "note": result.note,
+    }
+
+
+def of_curve(learning: LearningCurve | str, rows: int) -> dict[str, Any]:
+    """Return the learning curve, and what further labels are expected to buy at the size of the final training."""
+    if isinstance(learning, str):
+        return {"reason": learning}
+    points = [
+        {"rows": point.rows, "round": point.round, "score": learning.sign * point.score} for point in learning.points
+    ]
+    values: dict[str, Any] = {"method": learning.rung, "points": points}
+    if learning.fitted is None:
+        return {**values, "reason": "too few scores to fit a curve"}
+    gain = learning.fitted.gain(rows, rows + MORE_LABELS)
+    fitted, most = [], max(point.rows for point in learning.points)
+    # The rounds differ by a few rows; the largest size stands for all of them.
+    measured = {point.rows for point in learning.points if 2 * point.rows <= most or point.rows == most}
+    for size in sorted({*measured, rows, rows + MORE_LABELS, 2 * rows}):
+        band = learning.fitted.score(size)
+        ends = sorted((learning.sign * band.low, learning.sign * band.high))
+        fitted.append({"rows": size, "score": learning.sign * band.value, "low": ends[0], "high": ends[1]})
+    return {
+        **values, "fitted": fitted, "rows": rows, "more": MORE_LABELS,
+        "gain": {"value": gain.value, "low": gain.low, "high": gain.high},
+    }  # fmt: skip

@@ -1,0 +1,147 @@
+"""The last step: write the recipe of each rung, train the chosen one on all rows, and open the test file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headstart.checkpoint.names import folder_of
+from headstart.core import artifact, config, registry
+from headstart.core.contracts import Task
+from headstart.core.log import logger
+from headstart.core.recipes import text as recipe_text
+from headstart.evaluation.comparison import Comparison, compare_runs
+from headstart.evaluation.intervals import bootstrap
+from headstart.stages.finetune import result as results
+from headstart.stages.finetune import run as finetune
+from headstart.stages.finetune.data import read_held_out
+from headstart.stages.finetune.finished import Finetuned
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.init.splits import NAMES
+from headstart.stages.runs.folder import RECIPE
+from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
+from headstart.studies.advise.climb import Climb, RungResult
+from headstart.studies.advise.ladder import recipe_of
+
+MODEL, RECIPES, OPENED = "model", "recipes", "test_opened_for.json"
+_TIMED_TEXTS = 20
+_HEADER = """\
+# {method} as `headstart advise` ran it. Run it with `headstart finetune {path}`.
+# Set `seeds: 6` for a comparison that can reach p = 0.05.
+"""
+
+
+def write_recipes(output: Path, climb: Climb, base: FinetuneRecipe) -> None:
+    """Write one recipe per rung; that of a baseline trains the best network beside it."""
+    (output / RECIPES).mkdir(exist_ok=True)
+    data = {name: f"${{here}}/../data/{name}.parquet" for name in NAMES}
+    for result in climb.results:
+        if not result.rounds:
+            continue
+        network = result if result.rung.is_network else climb.best_network
+        recipe = recipe_of(network.rung, network.rate, base, data)
+        recipe["output"] = f"runs/{output.name}-{result.rung.name}"
+        recipe["compare_with"] = [] if result.rung.is_network else [result.rung.name]
+        path = output / RECIPES / f"{result.rung.name}.yaml"
+        header = _HEADER.format(method=result.rung.name, path=path.as_posix())
+        artifact.write_whole(path, header + recipe_text.dump(recipe))
+
+
+def train(output: Path, climb: Climb, quiet: bool) -> Path:
+    """Train the chosen network on the training rows, beside the baselines, and score them on the test rows."""
+    name = climb.best_network.rung.name
+    path = output / RECIPES / f"{name}.yaml"
+    folder = output / MODEL
+    baselines = [result.rung.name for result in climb.results if result.rounds and not result.rung.is_network]
+    raw = {**config.parse(path), "output": str(folder), "compare_with": baselines}
+    recipe = config.fill(FinetuneRecipe, raw, where=str(path))
+    if (folder / RECIPE).is_file() and not _is_same(folder, recipe):
+        # More time led to another choice.
+        shutil.rmtree(folder)
+    _record_opening(output, name)
+    if not artifact.is_complete(folder):
+        logger.info("training %s on all training rows; then the test rows are scored", name)
+    return finetune.run(recipe, quiet)
+
+
+def _is_same(folder: Path, recipe: FinetuneRecipe) -> bool:
+    saved = config.fill_saved(FinetuneRecipe, config.parse(folder / RECIPE), str(folder))
+    names = ("adaptation", "training", "compare_with")
+    return all(getattr(saved, name) == getattr(recipe, name) for name in names)
+
+
+def _record_opening(output: Path, name: str) -> None:
+    """Keep a list of the models that the test rows were scored for, because each further one makes them less fresh."""
+    names = opened_for(output)
+    if name not in names:
+        artifact.write_whole(output / OPENED, json.dumps([*names, name]) + "\n")
+
+
+def opened_for(output: Path) -> list[str]:
+    """Return the rungs whose models were scored on the test rows."""
+    path = output / OPENED
+    names: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return names
+
+
+def score_test_rows(folder: Path) -> dict[str, Any]:
+    """Return the test scores of the chosen model and the baselines, with intervals and paired comparisons."""
+    facts = FinetuneManifest.read(folder)
+    model = Finetuned(folder, facts)
+    gold = read_held_out(model.recipe.data, model.task, "test").labels
+    metric = model.task.metrics()[0]
+    predictions = {
+        method: results.read(folder / "cells" / f"{method}-seed-{model.recipe.seed}")["predictions"]
+        for method in facts.metrics
+    }
+    chosen = registry.name_of("adaptations", model.recipe.adaptation)
+    rows = []
+    for method, predicted in predictions.items():
+        score = bootstrap(metric, gold, predicted)
+        row: dict[str, Any] = {"method": method, "score": score.value, "low": score.low, "high": score.high}
+        if method != chosen:
+            lead = compare_runs(gold, {0: predictions[chosen]}, {0: predicted}, metric)
+            row["behind"] = lead_facts(lead)
+        rows.append(row)
+    return {"metric": metric, "rows": len(gold), "scores": rows, "cost": facts.cost.to_dict()}
+
+
+def lead_facts(lead: Comparison) -> dict[str, float]:
+    """Return a comparison of two runs as plain values; its p-value is that of the bootstrap over examples."""
+    return {"difference": lead.difference, "low": lead.low, "high": lead.high, "p": lead.p_over_examples}
+
+
+def measure(folder: Path, rows: Sequence[Any]) -> dict[str, float]:
+    """Return the size of the model on disk, and the median time to predict one text."""
+    facts = FinetuneManifest.read(folder)
+    model = Finetuned(folder, facts)
+    model.predict_texts(rows[:1])
+    times = []
+    for row in rows[:_TIMED_TEXTS]:
+        started = time.perf_counter()
+        model.predict_texts([row])
+        times.append(time.perf_counter() - started)
+    size = sum((folder / name).stat().st_size for name in artifact.read_manifest(folder)["files"])
+    if (folder / ADAPTER).is_file():
+        size += sum(path.stat().st_size for path in folder_of(model.recipe.model).glob("*.safetensors"))
+    return {"milliseconds": 1000 * statistics.median(times), "megabytes": size / 1e6}
+
+
+def sample_texts(base: FinetuneRecipe) -> list[Any]:
+    """Return some validation rows in the form that `predict_texts` takes."""
+    task: Task = registry.build("tasks", base.task)
+    rows = read_held_out(base.data, task, "validation")
+    columns = list(rows.columns.values())
+    values = list(zip(*columns, strict=True))[:_TIMED_TEXTS]
+    return [row[0] if len(row) == 1 else row for row in values]
+
+
+def rung_size(result: RungResult) -> float | None:
+    """Return the megabytes of the weights that a rung needs to predict; None for baselines."""
+    parameters = next(iter(result.rounds.values())).details.parameters if result.rounds else None
+    return None if parameters is None else 4 * parameters / 1e6
