@@ -110,6 +110,7 @@ TABLES: dict[str, dict[str, str]] = {
         "svm": "headstart.evaluation.svm:svm",
         "static": "headstart.evaluation.static:static",
         "glove": "headstart.evaluation.glove:glove",
+        "glove_cosine": "headstart.evaluation.glove_cosine:glove_cosine",
         "overlap": "headstart.evaluation.overlap:overlap",
         "lead": "headstart.evaluation.lead:lead",
     },

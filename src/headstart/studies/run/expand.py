@@ -165,7 +165,7 @@ def _add_baseline(graph: Graph, study: Study, point: Point, system: System, fine
     settings = {"baseline": system.baseline, **{key: finetune[key] for key in ("task", "data") if key in finetune}}
     recipe = config.to_dict(config.fill(BaselineRecipe, settings, where=_describe(point, system)))
     inputs = _file_hashes(recipe["data"])
-    if system.baseline == "glove":
+    if system.baseline in ("glove", "glove_cosine"):
         vectors = glove.vectors_path()
         inputs["vectors"] = _content(vectors) if vectors else "none"
     for seed in study.all_seeds:
