@@ -59,6 +59,7 @@ TABLES: dict[str, dict[str, str]] = {
         "embed": "headstart.tasks.embed:Embed",
         "language_model": "headstart.tasks.language_model:LanguageModel",
         "prompt": "headstart.tasks.prompt:Prompt",
+        "prompt_choice": "headstart.tasks.prompt_choice:PromptChoice",
     },
     "adaptations": {
         "full": "headstart.adaptation.full:Full",
