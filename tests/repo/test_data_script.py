@@ -43,6 +43,7 @@ LAYOUTS = {
     "tsv": (lambda d: d.tsv(text=0, label=1), 'text\tlabel\r\nso "so \t0\r\n', [{"text": 'so "so', "label": 0}]),
     "tsv-bare": (lambda d: d.tsv(header=False, text=2, label=1), "a\tno\tb\n\n", [{"text": "b", "label": "no"}]),
     "csv": (lambda d: d.comma(a=0, score=1), '"x, y",2.5\r\n', [{"a": "x, y", "score": 2.5}]),
+    "sts": (lambda d: d.sts, "\tunscored\tx\n2.5\ta\tb\n", [{"sentence1": "a", "sentence2": "b", "score": 2.5}]),
     "latin-1": (lambda d: d.before(" ", "label", "text"), b"1 caf\xe9 \n", [{"label": 1, "text": "café"}]),
     "bars": (lambda d: d.before("||", "source", "target"), "a : b||c \n", [{"source": "a : b", "target": "c"}]),
     "trec": (lambda d: d.trec, "NUM:date When is it ?\n", [{"text": "When is it ?", "label": "NUM"}]),

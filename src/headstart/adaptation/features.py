@@ -10,9 +10,9 @@ from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.adaptation.layers import freeze_body, layers_run
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.errors import RecipeError
+from headstart.core.lazy import torch
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
     from headstart.adaptation.on_top import LayerSelection
@@ -33,7 +33,7 @@ class FeatureExtraction(BaseAdaptation):
     class Config(AdaptationSettings):
         """The layers that the head reads, and the size of the cache."""
 
-        newer: ClassVar[tuple[str, ...]] = ("layer",)
+        newer: ClassVar[tuple[str, ...]] = ("layer", "top", "hidden")
         name: Literal["features"] = "features"
         layers: Literal["top", "mean", "concat", "mix"] = Field(
             "top",
@@ -58,9 +58,23 @@ class FeatureExtraction(BaseAdaptation):
             description="for heads that read one position of a text. own: that position; mean: the mean of all "
             "positions, which suits sentence encoders. With `mean`, heads that read [CLS] need Headstart to load",
         )
+        top: Literal["none", "bilstm"] = Field(
+            "none",
+            description="what is trained between the layers and the head. bilstm: a bidirectional LSTM, as in ELMo's "
+            "task models; it needs Headstart to load the model",
+        )
+        hidden: int | None = Field(
+            None, ge=1, description="for bilstm: units in each direction; default: half of the hidden size"
+        )
         cache_mb: float = Field(
             2000, ge=0, description="size of the cache of hidden states; further texts are recomputed every epoch"
         )
+
+        @model_validator(mode="after")
+        def _hidden_of_an_lstm(self) -> FeatureExtraction.Config:
+            if self.hidden is not None and self.top != "bilstm":
+                raise ValueError(f"hidden is {self.hidden}, but top is 'none'. Set top to bilstm, or remove hidden.")
+            return self
 
         @model_validator(mode="after")
         def _top_is_one_layer(self) -> FeatureExtraction.Config:
@@ -92,7 +106,7 @@ class FeatureExtraction(BaseAdaptation):
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint, freeze its body, and add the module between body and head."""
         from headstart.adaptation.frozen import FrozenBody
-        from headstart.adaptation.on_top import BiLMMix, LayerSelection, build_top
+        from headstart.adaptation.on_top import BiLMMix, BiLSTM, LayerSelection, build_top
 
         model = source.pretrained()
         freeze_body(model, source.new_parameters())
@@ -108,19 +122,31 @@ class FeatureExtraction(BaseAdaptation):
             top = build_top(_TOPS[settings.layers], selection.last, body.config.hidden_size)
             if mixture is not None:
                 mixture.requires_grad_(False)
+        if settings.top == "bilstm":
+            top = BiLSTM(top, body.config.hidden_size, self._hidden(model))
         setattr(model, model.base_model_prefix, FrozenBody(body, selection, top, int(settings.cache_mb * 1e6)))
         return model
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Restore the body: the model is plain if the head reads the body's output, else a Headstart network."""
-        from headstart.adaptation.on_top import BiLMMix
+        from headstart.adaptation.on_top import BiLMMix, BiLSTM, LayerSelection
         from headstart.adaptation.on_top_network import wrap
 
         frozen = getattr(model, model.base_model_prefix)
         setattr(model, model.base_model_prefix, frozen.body)
-        if not (frozen.selection.last or frozen.selection.pool) or isinstance(frozen.top, BiLMMix):
-            return model
-        return wrap(model, frozen.selection, frozen.top, _TOPS[self.config.layers])
+        selection, top, kind = frozen.selection, frozen.top, _TOPS[self.config.layers]
+        below = top.below if isinstance(top, BiLSTM) else top
+        if isinstance(below, BiLMMix):
+            # The body applies its own mixture.
+            selection, kind = LayerSelection(), "none"
+        if isinstance(top, BiLSTM):
+            top.below = torch.nn.Identity() if isinstance(below, BiLMMix) else below
+            return wrap(model, selection, top, f"{kind}+bilstm", self._hidden(model))
+        return wrap(model, selection, top, kind) if selection.last or selection.pool else model
+
+    def _hidden(self, model: PreTrainedModel) -> int:
+        """Return the number of units in each direction of an LSTM."""
+        return self.config.hidden or max(1, model.config.hidden_size // 2)
 
     def _pools(self, model: PreTrainedModel) -> bool:
         """Return whether the mean must replace the first position; a head that can pool is configured to do it."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from headstart.adaptation.on_top import LayerSelection, output_with_states
+from headstart.adaptation.on_top import LayerSelection, apply_top, output_with_states
 
 
 class FrozenBody(torch.nn.Module):
@@ -69,7 +69,7 @@ class FrozenBody(torch.nn.Module):
         padded = torch.zeros(*input_ids.shape, width, device=input_ids.device)
         for row, key in enumerate(keys):
             padded[row, mask[row]] = states_of[key]
-        states = self.selection.pool_first(self.top(padded), attention_mask)
+        states = self.selection.pool_first(apply_top(self.top, padded, attention_mask), attention_mask)
         return output_with_states(self.body, self.output_class, states)
 
     def _store(self, key: bytes, states: torch.Tensor) -> None:

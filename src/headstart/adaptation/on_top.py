@@ -113,6 +113,37 @@ class Perceptron(nn.Module):
         return states + self.outer(F.gelu(self.inner(self.norm(states))))  # type: ignore[no-any-return]
 
 
+class BiLSTM(nn.Module):
+    """A bidirectional LSTM over the positions of each text, above the module that combines the layers."""
+
+    def __init__(self, below: nn.Module, width: int, hidden: int) -> None:
+        """Build an LSTM with `hidden` units in each direction; if that is not half of `width`, a projection to it."""
+        super().__init__()
+        self.below, self.lstm = below, nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
+        self.projection = nn.Identity() if 2 * hidden == width else nn.Linear(2 * hidden, width)
+
+    def forward(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Return states of the same shape; padding, on either side, is not read, and its states are 0."""
+        states = self.below(states)
+        mask = torch.ones(states.shape[:2], device=states.device) if mask is None else mask
+        # The text of each row first, whatever the side of its padding.
+        order = mask.argsort(dim=1, descending=True, stable=True)[..., None]  # (rows, positions, 1)
+        aligned = states.gather(1, order.expand_as(states))
+        lengths = mask.sum(1).clamp(min=1).long().cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(aligned, lengths, batch_first=True, enforce_sorted=False)
+        output, _ = nn.utils.rnn.pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=states.shape[1]
+        )
+        projected: torch.Tensor = self.projection(output)
+        return projected.gather(1, order.argsort(dim=1).expand_as(projected)) * mask[..., None]
+
+
+def apply_top(top: nn.Module, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Run a module on states; an LSTM reads the attention mask (rows, positions) as well, None for no padding."""
+    output: torch.Tensor = top(states, mask) if isinstance(top, BiLSTM) else top(states)
+    return output
+
+
 def output_with_states(body: Any, output_class: type[ModelOutput], states: torch.Tensor) -> ModelOutput:
     """Return a body's output with new states, and the pooler's output for them if the body has a pooler.
 
@@ -127,7 +158,13 @@ def output_with_states(body: Any, output_class: type[ModelOutput], states: torch
 
 
 def build_top(kind: str, layers: int, width: int, hidden: int = 0) -> nn.Module:
-    """Build a module by its name; `layers` and `width` are those of the states that it reads."""
+    """Build a module by its name; `layers` and `width` are those of the states that it reads.
+
+    An LSTM is named after the module below it, as in `mix+bilstm`.
+    """
+    below, _, above = kind.partition("+")
+    if above == "bilstm":
+        return BiLSTM(build_top(below, layers, width), width, hidden)
     match kind:
         case "mix":
             return LayerMix(layers)

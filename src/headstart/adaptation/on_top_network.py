@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from headstart.adaptation.on_top import LayerSelection, build_top, output_with_states
+from headstart.adaptation.on_top import LayerSelection, apply_top, build_top, output_with_states
 from headstart.adaptation.wrapping import WrappingConfig, settings_of_head
 
 
@@ -30,7 +30,7 @@ class OnTopConfig(WrappingConfig):
     top: str = "none"
     """The name of the module, as `build_top` knows it."""
     hidden: int = 0
-    """The width of a perceptron."""
+    """The width of a perceptron, or of each direction of an LSTM."""
 
 
 class OnTopModel(PreTrainedModel):
@@ -86,11 +86,12 @@ class OnTopModel(PreTrainedModel):
         """Request the hidden states from the body, if the module reads them."""
         return arguments, inputs if self._skips_top else {**inputs, "output_hidden_states": self.selection.last > 0}
 
-    def _apply_top(self, body: nn.Module, _: Any, inputs: dict[str, Any], output: ModelOutput) -> ModelOutput:
+    def _apply_top(self, body: nn.Module, arguments: Any, inputs: dict[str, Any], output: ModelOutput) -> ModelOutput:
         """Apply the module to the body's output."""
         if self._skips_top:
             return output
-        states = self.selection.pool_first(self.top(self.selection(output)), inputs.get("attention_mask"))
+        mask = inputs.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
+        states = self.selection.pool_first(apply_top(self.top, self.selection(output), mask), mask)
         return output_with_states(body, type(output), states)
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -22,6 +22,10 @@ _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.md", "*.y
 """What is downloaded: weights as safetensors, settings, tokenizers. Neither pickles nor code."""
 
 
+_FOLDERS = ("checkpoints", "data", "models", "outputs", "runs")
+"""First parts of a path that recipes use for folders; a repository of such an owner is written `hf://runs/name`."""
+
+
 @dataclass(frozen=True)
 class HubName:
     """A repository of the Hub, at a branch, a tag or a commit."""
@@ -41,7 +45,8 @@ class HubName:
 def parse(name: str | Path) -> HubName | None:
     """Return the repository that a text names, or None for a path.
 
-    A text of the form `org/name` is a path if there is such a folder, or a folder `org`.
+    A text of the form `org/name` is a path if there is such a folder, or a folder `org`, or if `org` is a usual name
+    for a folder, such as `runs`: its run may not have been started yet.
     """
     text = str(name)
     if text.startswith(_HUB_SCHEME):
@@ -54,7 +59,7 @@ def parse(name: str | Path) -> HubName | None:
             )
         return HubName(*found.groups())
     found = _HUB.fullmatch(text)
-    if found is None or text.startswith(".") or Path(text).exists() or Path(text).parts[0] == "~":
+    if found is None or text.startswith(".") or Path(text).exists() or Path(text).parts[0] in ("~", *_FOLDERS):
         return None
     return None if Path(text).parent.is_dir() else HubName(*found.groups())
 

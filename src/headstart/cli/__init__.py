@@ -26,7 +26,7 @@ from headstart.cli import (
     study,
     train,
     use,
-)  # fmt: skip
+)
 from headstart.cli.options import RANK, WORLD_SIZE, show_log
 from headstart.core import faults
 from headstart.core.errors import HeadstartError
@@ -36,8 +36,7 @@ from headstart.stages.runs import environment, launch
 _INTERRUPTED = 130
 _ORDER = (
     "init", "advise", "corpus", "pretrain", "finetune", "evaluate", "predict", "label", "export", "serve", "generate",
-    "index",
-    "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
+    "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 

@@ -18,7 +18,7 @@ from headstart.core.data import Examples
 from headstart.core.errors import DataError, HeadstartError
 from headstart.evaluation.metrics import about
 
-READ_WHOLE_TEXTS = ("svm", "static", "glove", "overlap", "lead")
+READ_WHOLE_TEXTS = ("svm", "static", "glove", "glove_cosine", "overlap", "lead")
 """The baselines that read a text to its end, where a network reads at most `training.max_length` tokens."""
 
 

@@ -29,6 +29,14 @@ def vectors_path() -> str | None:
     return next((path for path in paths if path and Path(path).is_file()), None)
 
 
+def require_vectors() -> str:
+    """Return the file of vectors; raises `NotApplicable` where there is none."""
+    path = vectors_path()
+    if path is None:
+        raise NotApplicable(f"there is no file of word vectors; set the variable {VARIABLE} to one")
+    return path
+
+
 def glove(train: Examples, validation: Examples, test: Examples, *, metric: str, seed: int) -> BaselineResult:
     """The mean of each text's GloVe vectors with logistic regression (ridge for numbers), C chosen on validation rows.
 
@@ -39,15 +47,14 @@ def glove(train: Examples, validation: Examples, test: Examples, *, metric: str,
     """
 
     def prepare() -> tuple[Embed, dict[str, Any]]:
-        path = vectors_path()
-        if path is None:
-            raise NotApplicable(f"there is no file of word vectors; set the variable {VARIABLE} to one")
-        return lambda texts: _means(texts, path), {"vectors": Path(path).name}
+        path = require_vectors()
+        return lambda texts: average(texts, path), {"vectors": Path(path).name}
 
     return learn_from_vectors("glove", (train, validation, test), metric, prepare)
 
 
-def _means(texts: Sequence[str], path: str) -> Floats:
+def average(texts: Sequence[str], path: str) -> Floats:
+    """Return the mean vector of each text's words; words without a vector are skipped."""
     index, vectors = _vectors(path)
     means = np.zeros((len(texts), vectors.shape[1]))
     for row, text in enumerate(texts):

@@ -29,7 +29,7 @@ class TextObjective(BaseObjective):
         """Return the cross-entropy in nats, summed over the predicted positions."""
         from headstart.objectives.chunked_loss import chunked_loss
 
-        states, labels, weights = predictions(model, batch)
+        states, labels, weights = self.predictions(model, batch)
         return chunked_loss(partial(head_logits, model), states, labels, weights, self.config.chunk)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
@@ -39,12 +39,16 @@ class TextObjective(BaseObjective):
 
         loss = correct = 0.0
         with torch.no_grad():
-            states, labels, weights = predictions(model, batch)
+            states, labels, weights = self.predictions(model, batch)
             for chunk_states, chunk_labels, chunk_weights in split_chunks(states, labels, weights, self.config.chunk):
                 logits = head_logits(model, chunk_states[None])[0]
                 loss += float(summed_cross_entropy(logits, chunk_labels, chunk_weights))
                 correct += float(((logits.argmax(-1) == chunk_labels) * chunk_weights).sum())
         return {"loss": loss, "accuracy": correct}
+
+    def predictions(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Run the network without its head and return the predicting states with their labels and weights."""
+        return predictions(model, batch)
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the batch without its weights; labels are -100 where nothing is predicted."""

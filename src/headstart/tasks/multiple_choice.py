@@ -60,14 +60,8 @@ class MultipleChoice(BaseTask):
 
     def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
         """Pair the question with each choice; a feature holds one list of token ids per choice."""
+        self.require_answers(examples)
         choices = self._choices(examples)
-        for row, (texts, answer) in enumerate(zip(choices, examples.labels, strict=True)):
-            if answer >= len(texts):
-                raise DataError(
-                    f"{examples.source}, row {row + 1} has the answer {answer}, but only {len(texts)} choices",
-                    allowed="Choices are counted from 0",
-                    do="Correct the answer in that row",
-                )
         questions = examples.columns[self.config.question]
         repeated = [question for question, texts in zip(questions, choices, strict=True) for _ in texts]
         encoded = iter(encode_texts([repeated, [text for texts in choices for text in texts]], spec))
@@ -76,6 +70,16 @@ class MultipleChoice(BaseTask):
             pairs = [next(encoded) for _ in texts]
             features.append({key: [pair[key] for pair in pairs] for key in pairs[0]} | {"labels": answer})
         return features
+
+    def require_answers(self, examples: Examples) -> None:
+        """Raise if the answer of a row is not the index of one of its choices."""
+        for row, (texts, answer) in enumerate(zip(self._choices(examples), examples.labels, strict=True)):
+            if answer >= len(texts):
+                raise DataError(
+                    f"{examples.source}, row {row + 1} has the answer {answer}, but only {len(texts)} choices",
+                    allowed="Choices are counted from 0",
+                    do="Correct the answer in that row",
+                )
 
     def logits(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return logits of shape (questions, choices); padding choices are minus infinity.

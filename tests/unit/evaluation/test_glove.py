@@ -9,6 +9,7 @@ from headstart.core.data import Examples
 from headstart.core.errors import DataError
 from headstart.evaluation import glove
 from headstart.evaluation.baselines import NotApplicable
+from headstart.evaluation.glove_cosine import glove_cosine
 
 WORDS = {"good": [1.0, 0.1], "fine": [0.9, 0.0], "bad": [-1.0, 0.1], "poor": [-0.8, 0.0], "day": [0.0, 1.0]}
 
@@ -68,3 +69,24 @@ def test_a_file_without_vectors_is_refused(monkeypatch, tmp_path):
     toy = rows(["good", "bad"])
     with pytest.raises(DataError, match="cannot be read as word vectors"):
         glove.glove(toy, toy, toy, metric="accuracy", seed=0)
+
+
+def test_the_cosine_of_averaged_vectors(vectors):
+    left = ["good day", "good", "good", "unheard"]
+    right = ["Good, fine day!", "bad", "fine", "good"]
+    pairs = Examples({"one": left, "other": right}, [0.0] * 4, "toy")
+    found = glove_cosine(pairs.take([]), pairs.take([]), pairs, metric="spearman", seed=0)
+    stored = {word: np.float16(v).astype(float) if vectors.suffix == ".npz" else v for word, v in WORDS.items()}
+    means = [np.mean([stored[w] for w in words], axis=0) for words in (["good", "day"], ["good", "fine", "day"])]
+    expected = means[0] @ means[1] / np.linalg.norm(means[0]) / np.linalg.norm(means[1])
+    assert found.predictions[0] == pytest.approx(expected)
+    assert found.predictions[1] < -0.9 and found.predictions[2] > 0.99 and found.predictions[3] == 0.0
+    assert found.chosen == {"vectors": vectors.name}
+
+
+def test_the_cosine_needs_scored_pairs(vectors):
+    single = rows(["good", "bad"], lambda word: 1.0)
+    with pytest.raises(NotApplicable, match="two columns of text"):
+        glove_cosine(single, single, single, metric="spearman", seed=0)
+    with pytest.raises(NotApplicable, match="of the kind 'label'"):
+        glove_cosine(single, single, single, metric="accuracy", seed=0)

@@ -45,8 +45,8 @@ from headstart.training.loop import RunInfo, TrainResult
 from headstart.training.settings import TrainingSettings
 from headstart.training.trackers import reporting_callbacks
 
-_FROM_SCRATCH = "scratch"
-"""The adaptation that uses none of the checkpoint's weights, so it has nothing to forget."""
+_WITHOUT_LAYERS = ("scratch", "embeddings_only")
+"""Methods that take no layer from the checkpoint, and so have nothing to forget."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run_method(request: MethodRequest) -> MethodResult:
     if request.section is None:
         return run_baseline(setup.task, setup.splits_for(seed), request.method, seed, setup.recipe.cost)
     result, model = train_method(request, request.section)
-    if setup.probe is not None and request.method != _FROM_SCRATCH:
+    if setup.probe is not None and request.method not in _WITHOUT_LAYERS:
         details = replace(result.details, forgetting=setup.probe.forgetting(model))
         result = replace(result, details=details)
     if request.save_model_to is not None:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling, ModelOutput
 
-from headstart.adaptation.on_top import LayerSelection, output_with_states
+from headstart.adaptation.on_top import LayerSelection, apply_top, output_with_states
 from headstart.stages.serve.adapter_weights import NotShareable
 
 
@@ -87,7 +87,7 @@ class Head:
         else:
             states = output[0][rows, :length]
         if self.top is not None:
-            states = self.top(states)
+            states = apply_top(self.top, states, mask)
         self._states = self.selection.pool_first(states, mask)
 
     def modules(self) -> Iterator[nn.Module]:

@@ -178,7 +178,7 @@ def finetune_node(recipe: dict[str, Any], pretraining: Node | None = None) -> No
 def baseline_node(recipe: dict[str, Any]) -> Node:
     """Return the cell of a filled recipe of a baseline."""
     inputs = _file_hashes(recipe["data"])
-    if recipe["baseline"] == "glove":
+    if recipe["baseline"] in ("glove", "glove_cosine"):
         vectors = glove.vectors_path()
         inputs["vectors"] = _content(vectors) if vectors else "none"
     elif recipe["baseline"] == "static":
