@@ -80,6 +80,9 @@ calls = {
     "search": lambda: headstart.search(headstart.index(index, quiet=True), "Who made the world?"),
     "study": lambda: headstart.study(study, quiet=True),
     "load": lambda: headstart.load(tuned),
+    "advise": lambda: headstart.advise(
+        way / "train.csv", model=pretrained, minutes=0.05, output=work / "advice", quiet=True
+    ),
 }
 if __name__ == "__main__":
     assert sorted(calls) == sorted(headstart.__all__)
@@ -87,7 +90,7 @@ if __name__ == "__main__":
         for attempt in range(2):
             result = calls[name]()
             assert result is not None
-            if name in ("build_corpus", "export", "pretrain", "finetune", "index", "study"):
+            if name in ("advise", "build_corpus", "export", "pretrain", "finetune", "index", "study"):
                 assert result.path.is_dir() and result.scores and result.cost.seconds > 0
                 assert result.recipe and result.manifest and result.summary()
                 assert str(result) in repr(result) and "<table>" in result._repr_html_()

@@ -64,8 +64,8 @@ TABLES: dict[str, dict[str, str]] = {
     "adaptations": {
         "full": "headstart.adaptation.full:Full",
         "scratch": "headstart.adaptation.scratch:Scratch",
-        "embeddings_only": "headstart.adaptation.embeddings_only:EmbeddingsOnly",
         "features": "headstart.adaptation.features:FeatureExtraction",
+        "embeddings_only": "headstart.adaptation.embeddings_only:EmbeddingsOnly",
         "top_layers": "headstart.adaptation.top_layers:TopLayers",
         "linear_probe": "headstart.adaptation.linear_probe:LinearProbe",
         "contrast": "headstart.adaptation.contrast:Contrast",
