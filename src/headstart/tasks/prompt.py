@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from headstart.core.config import Section
-from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
+from headstart.core.data import Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.core.randomness import permute
-from headstart.tasks.base import BaseTask, Padding, by_example, label_set, softmax
+from headstart.tasks.base import BaseTask, by_example, label_set, softmax
 from headstart.tasks.labelled import LABEL, TEXT
+from headstart.tasks.prompted import Prompted
 from headstart.tasks.template import PromptEncoder, Template
-from headstart.tasks.word_scores import word_scores
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
-CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
-"""The auto class with the pre-training head, by family."""
 _CONTENT_FREE = ("N/A", "[MASK]", "")
 """Inputs without content (Zhao et al.): the model's predictions for these are its bias."""
 
 
-class Prompt(BaseTask):
+class Prompt(Prompted, BaseTask):
     """Zero- and few-shot prompting: a decoder continues with the label word, an encoder fills it in; no training."""
 
     paper: ClassVar[str] = "Brown et al. 2020, GPT-3; cloze: Schick & Schütze 2021, PET; calibration: Zhao et al. 2021"
-    learns: ClassVar[bool] = False
-    families: ClassVar[tuple[str, ...]] = ("decoder", "encoder")
-    paddings: ClassVar[Mapping[str, Padding]] = {
-        "input_ids": Padding(mask="attention_mask"),
-        "positions": Padding(0),
-        "targets": Padding(-100),
-    }
 
     class Config(Section):
         """The prompt template, the word of each label, and the examples in the prompt."""
@@ -90,10 +77,6 @@ class Prompt(BaseTask):
             default = "\n".join([*(f"{{{name}}}" for name in self.text), "Label: {label}"])
             return Template(self.template or default, self.text)
 
-    def auto_class(self, family: str) -> str:
-        """Return the auto class with the pre-training head."""
-        return CLASSES[family]
-
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text columns and the label column."""
         texts = [InputColumn(name, TEXT, "task.text") for name in self.config.text]
@@ -138,14 +121,6 @@ class Prompt(BaseTask):
         for i, texts in enumerate([*empty, *rows], start=-len(empty)):
             features += [{**f, "example": max(i, 0), "calibrates": i < 0} for f in encoder.features(texts)]
         return features
-
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Raise: prompting has no training loss."""
-        raise NotImplementedError("prompting has no training loss")
-
-    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
-        """Return the log-probabilities of each feature's words."""
-        return word_scores(model, batch)
 
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the label with the most likely word; with calibration, relative to the content-free prompts."""

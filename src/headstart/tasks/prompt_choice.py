@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from headstart.core.data import Batch, Examples, Feature, InputSpec
-from headstart.tasks.base import Padding, by_example, softmax
+from headstart.core.data import Examples, Feature, InputSpec
+from headstart.tasks.base import by_example, softmax
 from headstart.tasks.multiple_choice import MultipleChoice
-from headstart.tasks.prompt import CLASSES, Prompt, select_shots
+from headstart.tasks.prompt import select_shots
+from headstart.tasks.prompted import Prompted
 from headstart.tasks.template import PromptEncoder, Template
-from headstart.tasks.word_scores import word_scores
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
 
 _QUESTION = "question"
 
 
-class PromptChoice(MultipleChoice):
+class PromptChoice(Prompted, MultipleChoice):
     """Zero- and few-shot multiple choice: the answer that a language model finds most likely; no training."""
 
     paper: ClassVar[str] = "Brown et al. 2020, GPT-3, section 2.4"
-    learns: ClassVar[bool] = False
-    families: ClassVar[tuple[str, ...]] = Prompt.families
-    paddings: ClassVar[Mapping[str, Padding]] = Prompt.paddings
 
     class Config(MultipleChoice.Config):
         """The columns, the prompt template, and the examples in the prompt."""
@@ -61,10 +54,6 @@ class PromptChoice(MultipleChoice):
             """Return the template."""
             return Template(self.template, [_QUESTION])
 
-    def auto_class(self, family: str) -> str:
-        """Return the auto class with the pre-training head."""
-        return CLASSES[family]
-
     def fit_labels(self, train: Examples) -> None:
         """Select the examples of the prompt."""
         self.show(train, 0)
@@ -94,14 +83,6 @@ class PromptChoice(MultipleChoice):
             encoder = PromptEncoder(template, choices, shown, spec)
             features += [{**feature, "example": row} for feature in encoder.features([question])]
         return features
-
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Raise: prompting has no training loss."""
-        raise NotImplementedError("prompting has no training loss")
-
-    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
-        """Return the log-probabilities of each feature's answers."""
-        return word_scores(model, batch)
 
     def decode(self, outputs: Sequence[Any], features: Sequence[Feature], spec: InputSpec) -> list[Any]:
         """Return the index of each question's most likely answer."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.on_top_network import OnTopModel
 from headstart.core.contracts import Task
-from headstart.core.data import Batch
+from headstart.core.data import Batch, Examples
 from headstart.core.errors import ArtifactError
 from headstart.evaluation.metrics import Floats
 from headstart.stages.finetune.finished import Finetuned, unlabeled
@@ -71,16 +71,17 @@ class Labeler:
 
     def predict(self, rows: Sequence[Sequence[str]]) -> tuple[list[Any], list[Any]]:
         """Return the prediction of each row, and the probability of each label."""
-        texts = [row[0] if len(row) == 1 else tuple(row) for row in rows]
-        return self.finetuned.predict_with_scores(unlabeled(self.task, texts), by_tokens=True)
+        return self.finetuned.predict_with_scores(self._examples(rows), by_tokens=True)
 
     def vectors(self, rows: Sequence[Sequence[str]]) -> Floats:
         """Return the mean of the last states of each row."""
-        texts = [row[0] if len(row) == 1 else tuple(row) for row in rows]
         model, spec = self.finetuned.model, self.finetuned.spec
-        features = self.task.encode(unlabeled(self.task, texts), spec)
+        features = self.task.encode(self._examples(rows), spec)
         states: Any = _MeanStates(self.task)
         return np.stack(run_in_token_batches(model, states, features, spec, batch_tokens(model.device)))
+
+    def _examples(self, rows: Sequence[Sequence[str]]) -> Examples:
+        return unlabeled(self.task, [row[0] if len(row) == 1 else tuple(row) for row in rows])
 
 
 class _MeanStates:

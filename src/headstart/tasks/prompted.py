@@ -1,0 +1,41 @@
+"""What prompting tasks share: a language model with its pre-training head scores words, and nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headstart.core.data import Batch
+from headstart.tasks.base import Padding
+from headstart.tasks.word_scores import word_scores
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+_CLASSES = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
+"""The auto class with the pre-training head, by family."""
+
+
+class Prompted:
+    """A task whose predictions are the log-probabilities of words; comes before the task's class among the bases."""
+
+    learns: ClassVar[bool] = False
+    families: ClassVar[tuple[str, ...]] = ("decoder", "encoder")
+    paddings: ClassVar[Mapping[str, Padding]] = {
+        "input_ids": Padding(mask="attention_mask"),
+        "positions": Padding(0),
+        "targets": Padding(-100),
+    }
+
+    def auto_class(self, family: str) -> str:
+        """Return the auto class with the pre-training head."""
+        return _CLASSES[family]
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Raise: prompting has no training loss."""
+        raise NotImplementedError("prompting has no training loss")
+
+    def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
+        """Return the log-probabilities of each feature's words."""
+        return word_scores(model, batch)
