@@ -4,15 +4,19 @@ Classification: four tasks with requests of one text each, in turn. Headstart se
 rivals have whole models without adapters, which is less work per text: a FastAPI server with one pipeline per task in
 one process, and one such process per task. Vectors: the same sentence model behind both servers. The client sends at a
 constant rate over at most 32 connections; the latency of a request counts from the time at which it was due. Reported
-is the highest rate, found by bisection, at which p99 is within the limit and nothing fails. All compute in fp32 on the
-same cores, client included. Measured rates are kept, so that an interrupted run continues.
+is the highest rate, found by bisection, at which p99 is within the limit and nothing fails. wrk, if it is installed,
+sends the same requests from as many connections without a pause, as a check by another client. All compute in fp32 on
+the same cores, client included. Measured rates are kept, so that an interrupted run continues.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -99,13 +103,45 @@ def started(name: str, work: Path, texts: list[str]) -> Iterator[Target]:
                 )
 
 
+def by_wrk(target: Target, seconds: float) -> float | None:
+    """Return the requests per second of wrk with the same number of connections; None without wrk, or with failures."""
+    if shutil.which("wrk") is None:
+        return None
+    ports = list(dict.fromkeys(target.port(number) for number in range(TASKS)))
+    with tempfile.TemporaryDirectory() as folder:
+        running_clients = []
+        for port in ports:
+            requests = [target.body(number) for number in range(400) if target.port(number) == port]
+            script = Path(folder) / f"{port}.lua"
+            script.write_text(_wrk_script(requests), encoding="utf-8")
+            command = ["wrk", "-t1", f"-c{CLIENTS // len(ports)}", f"-d{max(1, round(seconds))}s", "-s", str(script)]
+            running_clients.append(
+                subprocess.Popen([*command, f"http://127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True)
+            )
+        reports = [client.communicate()[0] for client in running_clients]
+    if any("Non-2xx" in report or "Socket errors" in report for report in reports):
+        return None
+    return sum(float(report.split("Requests/sec:")[1].split()[0]) for report in reports)
+
+
+def _wrk_script(requests: list[Body]) -> str:
+    """Return a script that sends the requests in turn. A JSON string is also one of Lua if its escapes are ASCII."""
+    lines = [f"wrk.format('POST', {json.dumps(path)}, headers, {json.dumps(body.decode())})" for path, body in requests]
+    return "\n".join([
+        "local number = 0", "local headers = {['Content-Type'] = 'application/json', ['Host'] = '127.0.0.1'}",
+        "local requests = nil", "request = function()",
+        f"  if requests == nil then requests = {{{', '.join(lines)}}} end",
+        "  number = number % #requests + 1", "  return requests[number]", "end",
+    ])  # fmt: skip
+
+
 def highest_rate(name: str, target: Target, segments: Segments, seconds: float) -> None:
     """Measure rates by bisection, from a tenth of the closed-loop rate of 32 clients to that rate."""
     known = [segment for segment in segments.done if segment["server"] == name]
     if not known:
         asyncio.run(in_closed_loop(0, CLIENTS, min(3.0, seconds), target.body, target.port))
         closed = asyncio.run(in_closed_loop(0, CLIENTS, seconds, target.body, target.port))
-        segments.add(server=name, rate=closed, closed=True, passed=False)
+        segments.add(server=name, rate=closed, closed=True, passed=False, wrk=by_wrk(target, seconds))
     closed = next(segment["rate"] for segment in segments.done if segment["server"] == name)
     low, high = 0.1 * closed, 1.2 * closed
     for _ in range(STEPS):
@@ -130,6 +166,7 @@ def result(segments: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "p99_limit_ms": P99_MS, "clients": CLIENTS, "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "closed_loop": {s["server"]: round(s["rate"], 1) for s in segments if s["closed"]},
+        "wrk": {s["server"]: round(s["wrk"], 1) for s in segments if s.get("wrk")},
         "ratios": {name: round(rates[ours] / rates[theirs], 3) for name, (ours, theirs, _) in RATIOS.items()},
         "goals": {name: goal for name, (_, _, goal) in RATIOS.items()},
     }  # fmt: skip

@@ -61,6 +61,7 @@ def comparison(result: Result) -> list[tuple[str, str, str]]:
     """Rows on the comparison: the highest rate whose p99 is within the limit."""
     limit = f"p99 ≤ {result['p99_limit_ms']:g} ms"
     rows = [(name, f"{rate:.1f} requests/s", limit) for name, rate in result["rates"].items()]
+    rows += [(f"{name}, wrk without a pause", f"{rate:.1f} requests/s", "") for name, rate in result["wrk"].items()]
     return rows + [
         (name, f"{ratio:.2f} ×", f"≥ {result['goals'][name]:g} ×") for name, ratio in result["ratios"].items()
     ]

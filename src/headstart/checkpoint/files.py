@@ -20,7 +20,7 @@ from headstart.core.errors import ArtifactError
 CONFIG, ADAPTER_CONFIG, _MODULES = "config.json", "adapter_config.json", "modules.json"
 _RESTORE = "Restore the folder, or use another one"
 _INDEX = ".safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MB = 1_000_000
 _SIZES = {"tokenizer.json": 64 * _MB, ".model": 64 * _MB, ".txt": 64 * _MB, "vocab.json": 64 * _MB, ".json": 16 * _MB}
 """The largest size of a file by the end of its name, the first that fits. Gemma's tokenizer.json has 33 MB."""
@@ -136,7 +136,7 @@ def _stays_inside(link: Path, folder: Path) -> bool:
 def _require_weights(part: Path, names: set[str]) -> None:
     """Raise if the weights of a folder are pickles alone, or are not what their index and header promise."""
     safe = sorted(name for name in names if name.endswith(".safetensors"))
-    pickles = sorted(path.name for pattern in _PICKLES for path in part.glob(pattern) if path.name in names)
+    pickles = sorted(name for name in names if name.endswith(_PICKLES))
     # Runs of other tools keep optimizer states and arguments as pickles beside the weights; nothing reads those.
     if not safe and any(name.startswith(("pytorch_model", "adapter_model")) for name in pickles):
         raise ArtifactError(

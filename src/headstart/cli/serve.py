@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headstart.cli.options import Quiet, require_one_process, show_log
+
+
+class Target(StrEnum):
+    """Where the processes run that answer."""
+
+    local = "local"
+    ray = "ray"
 
 
 def serve(
@@ -32,6 +40,10 @@ def serve(
     queue_rows: Annotated[int, typer.Option(help="Rows answered at a time; more are refused with 429.")] = 1024,
     deadline_seconds: Annotated[float, typer.Option(help="Time after which a request is refused with 504.")] = 30.0,
     cache_mb: Annotated[float, typer.Option(help="Memory for adapters, heads and whole models.")] = 2000.0,
+    on: Annotated[
+        Target, typer.Option(help="`local`, or `ray` for replicas on a Ray cluster, `--workers` of them.")
+    ] = Target.local,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; default: a local one.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Serve fine-tuned models over HTTP: one backbone in memory, many tasks on it.
@@ -52,7 +64,9 @@ def serve(
     filled = config.fill(ServeSettings, settings, "serve")
     from headstart.stages.serve import run as stage
 
-    stage.run(folders or [], filled, stage.read_key(filled, key_file), index or [])
+    stage.run(
+        folders or [], filled, stage.read_key(filled, key_file), index or [], on_ray=on is Target.ray, address=address
+    )
 
 
 def add_to(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ import os
 import secrets
 from typing import Any
 
+from headstart.core.errors import ResourceError
 from headstart.core.log import logger
 from headstart.core.processes import LOOPBACK
 
@@ -44,7 +45,14 @@ def initialize(address: str | None, cpus: int | None = None) -> Any:
         native: Any = importlib.import_module("ray._raylet")
         native.Config.initialize("")
         native.AuthenticationTokenLoader.instance().reset_cache()
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK)
+        try:
+            ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, _node_ip_address=LOOPBACK)
+        # Ray raises plain exceptions if one of its processes does not answer within 30 s.
+        except Exception as error:
+            raise ResourceError(
+                f"a Ray cluster could not be started on this machine ({error})",
+                do="Try again when the machine is less busy, or leave --on ray out",
+            ) from error
     return ray
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +17,9 @@ from headstart.tasks import decision
 from headstart.tasks.base import label_set, named_labels
 from headstart.tasks.labelled import TEXT, is_label
 from headstart.tasks.text_classifier import TextClassifier, TextColumns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _METRICS = ("multi_label_macro_f1", "multi_label_micro_f1", "subset_accuracy")
 
@@ -62,10 +67,23 @@ class MultiLabel(TextClassifier):
                 do="Check task.label and task.separator",
             )
         self._weights = self._class_weights(train)
+        self._log_odds = self._starting_log_odds(train)
 
     def head_settings(self) -> dict[str, Any]:
         """Return the config settings of the head."""
         return {"problem_type": "multi_label_classification", **named_labels(self.labels)}
+
+    def prepare_head(self, model: PreTrainedModel) -> None:
+        """Initialize the biases of a new head so that it predicts the frequencies of the labels.
+
+        Most labels are rare. A head that starts at a probability of one half spends hundreds of steps on learning that.
+
+        Paper: Lin et al. 2017, Focal Loss for Dense Object Detection, section 3.3
+        """
+        last = decision.output_layer(model, len(self.labels))
+        if last is not None and last.bias is not None and not last.bias.any():
+            with torch.no_grad():
+                last.bias.copy_(torch.tensor(self._log_odds))
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the binary cross-entropy, averaged over the labels of a row and summed over the rows."""
@@ -120,6 +138,15 @@ class MultiLabel(TextClassifier):
             for label in self.labels
         ]
         return [absent for absent, _ in pairs], [present for _, present in pairs]
+
+    def _starting_log_odds(self, train: Examples) -> list[float]:
+        """Return the weighted log-odds of each label among the training rows; half a row is added to both counts."""
+        absent, present = self._weights or ([1.0] * len(self.labels),) * 2
+        counts = Counter(label for labels in train.labels for label in labels)
+        return [
+            math.log(present[i] * (counts[label] + 0.5)) - math.log(absent[i] * (len(train) - counts[label] + 0.5))
+            for i, label in enumerate(self.labels)
+        ]
 
     def _probabilities(self, logits: decision.Array) -> decision.Array:
         return decision.sigmoid(logits)

@@ -29,6 +29,19 @@ def spec_of(tokenizer) -> InputSpec:
     return InputSpec(tokenizer, "encoder", 32)
 
 
+@pytest.mark.parametrize(("weights", "odds"), [(None, (3.5 / 1.5, 1.5 / 3.5)), ("balanced", (1.0, 1.0))])
+def test_a_new_head_predicts_the_frequencies_of_the_labels(checkpoint, weights, odds):
+    task = task_of([["a"], ["a"], ["a", "b"], []], class_weight=weights)
+    model = CheckpointFolder(checkpoint("bert"), task, 0).pretrained()
+    task.prepare_head(model)
+    assert model.classifier.bias.exp().tolist() == pytest.approx(odds, rel=0.4 if weights else 1e-5)
+    trained = model.classifier.bias.detach() + 1
+    with torch.no_grad():
+        model.classifier.bias.copy_(trained)
+    task.prepare_head(model)
+    assert model.classifier.bias.tolist() == trained.tolist(), "a head that was trained before is kept"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "settings"),
     [

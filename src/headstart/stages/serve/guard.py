@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.routing import Match
+
 from headstart.stages.serve.refusals import Refusal
 from headstart.stages.serve.telemetry import Telemetry
 
@@ -125,9 +127,16 @@ class Guard:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
+    def _route(self, scope: Scope) -> str:
+        """Return the template of a route and not the path, which a client may fill with anything."""
+        # A request that was refused before it was parsed has not reached the router.
+        route = scope.get("route") or next(
+            (known for known in getattr(self.app, "routes", ()) if known.matches(scope)[0] is Match.FULL), None
+        )
+        return str(getattr(route, "path", "unmatched"))
+
     def _record(self, scope: Scope, status: int, seconds: float, notes: dict[str, Any]) -> None:
-        # The template of the route and not the path, which a client may fill with anything.
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = self._route(scope)
         self.telemetry.latency.labels(route).observe(seconds)
         self.telemetry.replies.labels(route, str(status)).inc()
         if self.access_log:

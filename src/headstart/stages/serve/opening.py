@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -69,7 +70,8 @@ class Opener:
         self._bases: dict[tuple[str | None, str, str], _Base] = {}
         self._folders: dict[tuple[str, str | None, Path], Path] = {}
         self._skeletons: dict[tuple[Any, str], Skeleton] = {}
-        self._tokenizers: dict[tuple[Any, ...], PreTrainedTokenizerBase] = {}
+        # Weak: a tokenizer stays in memory as long as a task that uses it.
+        self._tokenizers: WeakValueDictionary[tuple[str, ...], PreTrainedTokenizerBase] = WeakValueDictionary()
 
     def open(self, name: str, folder: Path, known: Finetuned | None = None) -> Slot:
         """Verify a fine-tuned folder and load it; a body that is loaded already is shared.
@@ -86,7 +88,8 @@ class Opener:
             announced = artifact.read_manifest(folder)
             names = sorted(announced["files"])
             before = _signature(folder, names)
-            manifest = artifact.verify(folder, trusted=self._unread(announced))
+            tokenizer = self._tokenizers.get(_tokenizer_key(announced))
+            manifest = artifact.verify(folder, trusted=_unread(announced, tokenizer is not None))
             facts = FinetuneManifest.from_dict(manifest, folder)
             # The network is cached in what was read; it must not stay in memory with the recipe.
             finetuned = copy.copy(known) if known is not None else Finetuned(folder, facts)
@@ -113,8 +116,11 @@ class Opener:
             logger.info("the body %s has no task any more and is released", body.key[:12])
             del body
         if unused:
-            # The hooks of a body refer to its modules and these to the hooks: only the collector frees them.
+            # The hooks of a body refer to its modules and these to the hooks: only the collector frees them, and only
+            # if `assemble` has not hidden them from it.
+            gc.unfreeze()
             gc.collect()
+            gc.freeze()
 
     def _open(
         self, name: str, folder: Path, manifest: dict[str, Any], facts: FinetuneManifest, finetuned: Finetuned
@@ -212,17 +218,19 @@ class Opener:
             self._skeletons[key] = Skeleton(model_class, config)
         return self._skeletons[key]
 
-    def _unread(self, manifest: dict[str, Any]) -> list[str]:
-        """Return the files of a folder that are not read, and so need not be hashed: reports, and known tokenizers."""
-        reports = [name for name in manifest["files"] if name.endswith(_REPORTS)]
-        return [*reports, *(_TOKENIZER_FILES if _tokenizer_key(manifest) in self._tokenizers else ())]
-
     def _spec(self, finetuned: Finetuned, manifest: dict[str, Any]) -> InputSpec:
         """Return how a task reads text; equal tokenizers are loaded once."""
         key = _tokenizer_key(manifest)
-        if key not in self._tokenizers:
-            self._tokenizers[key] = with_pad_token(load_tokenizer(finetuned.folder))
-        return InputSpec(self._tokenizers[key], "encoder", finetuned.recipe.training.max_length)
+        tokenizer = self._tokenizers.get(key)
+        if tokenizer is None:
+            tokenizer = self._tokenizers[key] = with_pad_token(load_tokenizer(finetuned.folder))
+        return InputSpec(tokenizer, "encoder", finetuned.recipe.training.max_length)
+
+
+def _unread(manifest: dict[str, Any], knows_tokenizer: bool) -> list[str]:
+    """Return the files of a folder that are not read, and so need not be hashed: reports, and a known tokenizer."""
+    reports = [name for name in manifest["files"] if name.endswith(_REPORTS)]
+    return [*reports, *(_TOKENIZER_FILES if knows_tokenizer else ())]
 
 
 def _tokenizer_key(manifest: dict[str, Any]) -> tuple[str, ...]:

@@ -43,7 +43,15 @@ def read_key(settings: ServeSettings, key_file: Path | None) -> str | None:
     return key
 
 
-def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None, indexes: Sequence[Path] = ()) -> None:
+def run(
+    folders: Sequence[Path],
+    settings: ServeSettings,
+    key: str | None = None,
+    indexes: Sequence[Path] = (),
+    *,
+    on_ray: bool = False,
+    address: str | None = None,
+) -> None:
     """Serve tasks and search indexes until SIGTERM or SIGINT; accepted requests are answered first.
 
     Args:
@@ -51,6 +59,8 @@ def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None
         settings: the settings of the server.
         key: what a client must send; None for a server that only this machine reaches.
         indexes: outputs of `headstart index`.
+        on_ray: answer from replicas of a Ray Serve deployment instead of processes of this machine.
+        address: the address of the Ray cluster; None to start one on this machine.
     """
     if not folders and not indexes:
         raise RecipeError(
@@ -58,7 +68,14 @@ def run(folders: Sequence[Path], settings: ServeSettings, key: str | None = None
             allowed="`headstart serve` takes outputs of `headstart finetune`, and of `headstart index` as --index",
             do="Name a folder",
         )
+    if address is not None and not on_ray:
+        raise RecipeError("--address is the address of a Ray cluster", do="Add --on ray, or leave --address out")
     _require_extra()
+    if on_ray:
+        from headstart.stages.serve import on_ray as ray_serve
+
+        ray_serve.run(folders, settings, key, indexes, address)
+        return
     from headstart.stages.serve.workers import supervisor
 
     with _bind(settings) as listener:

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from headstart.stages.serve.service import Service
 
 _BACKLOG = 512
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than the 60 s after which common proxies close an idle connection: a request that is sent at the moment at
+which the server closes is lost."""
 _BEAT_SECONDS = 1.0
 
 
@@ -62,25 +64,18 @@ class Parent:
 
 def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
     """Serve the tasks in the folders of a job until SIGTERM, SIGINT or the end of the parent."""
-    from headstart.stages.serve import app, guard
-    from headstart.stages.serve.catalog import Catalog
-    from headstart.stages.serve.indexes import Indexes
-    from headstart.stages.serve.service import Service
+    from headstart.stages.serve.assembly import assemble
 
     settings = config.fill(ServeSettings, job["settings"], "serve")
     telemetry = Telemetry(job["metrics"], str(job["index"]))
-    catalog = Catalog([Path(folder) for folder in job["folders"]], int(settings.cache_mb * 1e6), telemetry)
-    service = Service(catalog, settings, telemetry, Indexes([Path(folder) for folder in job["indexes"]]))
-    service.start()
+    assembled = assemble(job["folders"], job["indexes"], settings, job["key"], telemetry)
+    service = assembled.service
     if job["index"] == 0:
         _describe(service)
-    guarded = guard.Guard(
-        app.build(service), job["key"], telemetry, int(settings.max_body_mb * 1e6), settings.body_seconds,
-        require_room=service.queue.require_room,
-    )  # fmt: skip
     configured = uvicorn.Config(
-        guarded, log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG, ws="none", lifespan="on",
-        timeout_graceful_shutdown=int(settings.drain_seconds),
+        assembled.application, log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG, ws="none",
+        lifespan="on", timeout_graceful_shutdown=int(settings.drain_seconds),
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )  # fmt: skip
 
     configured.load()
@@ -108,8 +103,7 @@ def serve(listener: socket.socket, parent: Parent, job: dict[str, Any]) -> None:
             self.handle_exit(signal.SIGTERM, None)
 
     stopped = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(service, settings.reload_seconds, stopped), daemon=True)
-    watcher.start()
+    assembled.watch_folders(stopped)
     # uvicorn raises the signal again after it has drained; the process must then end without a traceback.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -153,17 +147,6 @@ def _describe(service: Service) -> None:
                     len(catalog.entries))  # fmt: skip
     for index in service.indexes.entries.values():
         logger.info("index %s: %d passages", index.name, index.passages)
-
-
-def _watch(service: Service, seconds: float, stopped: threading.Event) -> None:
-    """Look for new and replaced folders until the server stops."""
-    while not stopped.wait(seconds):
-        try:
-            service.catalog.refresh()
-            service.indexes.refresh()
-        # A folder that cannot be listed at the moment must not end the thread.
-        except Exception as error:
-            logger.warning("the folders cannot be read: %s", error)
 
 
 if __name__ == "__main__":
