@@ -129,6 +129,8 @@ class RowShape:
     whole_sentences: bool = False
     """Segments consist of whole sentences where they fit, so that no cut reveals which came first; the rest is
     padding."""
+    one_sentence: bool = False
+    """Each row is one sentence, `[CLS] … [SEP]`, padded; what is longer than a row is cut off."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class TextObjective(BaseObjective):
         from headstart.objectives.chunked_loss import chunked_loss
 
         states, labels, weights = self.predictions(model, batch)
-        return chunked_loss(partial(head_logits, model), states, labels, weights, self.config.chunk)
+        return chunked_loss(partial(head_logits, self.network_of(model)), states, labels, weights, self.config.chunk)
 
     def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
         """Return loss in nats and correct predictions, summed over the predicted positions."""
@@ -41,7 +41,7 @@ class TextObjective(BaseObjective):
         with torch.no_grad():
             states, labels, weights = self.predictions(model, batch)
             for chunk_states, chunk_labels, chunk_weights in split_chunks(states, labels, weights, self.config.chunk):
-                logits = head_logits(model, chunk_states[None])[0]
+                logits = head_logits(self.network_of(model), chunk_states[None])[0]
                 loss += float(summed_cross_entropy(logits, chunk_labels, chunk_weights))
                 correct += float(((logits.argmax(-1) == chunk_labels) * chunk_weights).sum())
         return {"loss": loss, "accuracy": correct}
@@ -49,6 +49,10 @@ class TextObjective(BaseObjective):
     def predictions(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run the network without its head and return the predicting states with their labels and weights."""
         return predictions(model, batch)
+
+    def network_of(self, model: Any) -> PreTrainedModel:
+        """Return the network whose head predicts the tokens, for modules that consist of several parts."""
+        return cast("PreTrainedModel", model)
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the batch without its weights; labels are -100 where nothing is predicted."""
