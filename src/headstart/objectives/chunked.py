@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextObjective(BaseObjective):
-    """Base class of objectives that generate text with a decoder or an encoder-decoder; the loss is chunked.
+    """Base class of objectives that predict each token from those before it; the loss is chunked.
 
     A batch contains `input_ids`, `labels` and `weights`. The labels of a decoder are its input, each predicted by the
     previous position. The labels of an encoder-decoder are the decoder's output; its decoder input is shifted right.

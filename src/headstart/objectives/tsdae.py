@@ -12,7 +12,7 @@ from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch, Bools, Ints, Rows, RowShape, Vocabulary
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
-from headstart.objectives.attention import DIRECTIONS, attention_mask, with_attention_mask
+from headstart.objectives.attention import causal_states
 from headstart.objectives.chunked import TextObjective
 
 if TYPE_CHECKING:
@@ -114,12 +114,8 @@ class TSDAE(TextObjective):
         """Return the decoder's last states (rows, length, hidden) for sentence vectors and the tokens read so far."""
         from headstart.objectives.tsdae_network import attending_to
 
-        network, left = module.network, torch.full((len(ids),), DIRECTIONS.index("left"), device=ids.device)
-        # Padding is at the end of a row, where causal attention never reads it.
-        mask = attention_mask(left, ids.shape[1])
-        with with_attention_mask(network, mask) as model_mask, attending_to(module, vectors):
-            states: torch.Tensor = network.base_model(input_ids=ids, attention_mask=model_mask).last_hidden_state
-        return states
+        with attending_to(module, vectors):
+            return causal_states(module.network, ids)
 
     def predictions(self, model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run encoder and decoder and return the predicting states with their labels and weights."""
