@@ -24,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Batch = Mapping[str, "torch.Tensor"]
 """Named tensors, each of shape (samples, …)."""
+UNLABELED = "unlabeled"
+"""The entry of a batch that is True for the rows without a label, shape (rows,); absent if all rows have one."""
 Split = Literal["train", "validation", "test"]
 
 
