@@ -30,8 +30,9 @@ def synthetic_vocabulary() -> Vocabulary:
 
 
 def synthetic_rows(count: int, length: int, filled: int) -> Rows:
-    """Return rows with `filled` ordinary tokens between [CLS] and [SEP], then padding."""
-    ids = np.random.default_rng(0).integers(5, SIZE, size=(count, length))
+    """Return rows with `filled` different ordinary tokens between [CLS] and [SEP], then padding."""
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(np.arange(5, SIZE))[:length] for _ in range(count)])
     ids[:, 0], ids[:, filled + 1], ids[:, filled + 2 :] = CLS, SEP, PAD
     return Rows(ids, [Sample(0, index) for index in range(count)])
 
@@ -61,9 +62,8 @@ def test_whole_words_are_deleted_at_the_rate():
         kept = batch["input_ids"][row][batch["attention_mask"][row] == 1].tolist()
         starts = np.flatnonzero(vocabulary.word_starts(ids) | vocabulary.special[ids])
         all_words = [tuple(word.tolist()) for word in np.split(ids, starts[1:])]
-        left = iter(all_words)
         joined: list[int] = []
-        for word in left:
+        for word in all_words:
             if kept[len(joined) : len(joined) + len(word)] == list(word):
                 joined += word
                 kept_words += 1
@@ -119,7 +119,10 @@ def test_loss_and_gradients_equal_those_of_sentence_transformers(pooling, checkp
     rows = rows_of([verse for verse in verses if len(verse.split()) > 5][:6], tokenizer)
     batch = objective.corrupt(rows, vocabulary_of(tokenizer), seed=0)
     damaged = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    target = {"input_ids": torch.from_numpy(rows.ids), "attention_mask": torch.from_numpy(rows.ids != PAD).long()}
+    target = {
+        "input_ids": torch.from_numpy(rows.ids),
+        "attention_mask": torch.from_numpy(rows.ids != tokenizer.pad_token_id).long(),
+    }
     expected = reference([damaged, target], None)
     loss = objective.loss(module, batch) / objective.weight(batch)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
