@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -111,23 +112,19 @@ def test_the_predictions_have_the_form_of_the_labels(labels, logits, expected):
 
 
 def test_a_run_trains_on_texts_without_labels(way, recipe_of, labelled_rows, tmp_path):
-    (tmp_path / "texts.csv").write_text("text\n" + "\n".join(f'"{text}"' for text, _ in labelled_rows[60:84]))
-    (tmp_path / "other.csv").write_text("sentence\nA text in another column.\n")
+    for name, column in (("texts.csv", "text"), ("other.csv", "sentence")):
+        with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([(column,), *((text,) for text, _ in labelled_rows[60:84])])
 
-    def finetune(texts):
-        adaptation = {
-            "name": "distillation",
-            "teacher": str(way / "tuned"),
-            "texts": str(tmp_path / texts),
-            "soft": 1.0,
-        }
+    def finetune(texts, output):
+        adaptation = {"name": "distillation", "teacher": str(way / "tuned"), "texts": str(tmp_path / texts)}
         training = {"budget": "1 epochs", "max_length": 32, "eval_count": 1, "batch_size": 16}
-        recipe = recipe_of["finetune"](way, adaptation=adaptation, training=training, output=str(tmp_path / "student"))
+        recipe = recipe_of["finetune"](way, adaptation=adaptation, training=training, output=str(tmp_path / output))
         return headstart.finetune(recipe, quiet=True)
 
-    with pytest.raises(DataError, match="other.csv has no column 'text'"):
-        finetune("other.csv")
-    finetune("texts.csv")
+    with pytest.raises(DataError, match=r"other\.csv has no column 'text'"):
+        finetune("other.csv", "refused")
+    finetune("texts.csv", "student")
     manifest = json.loads((tmp_path / "student" / "headstart.json").read_text())
     assert manifest["data"]["train_rows"] == 40
     assert manifest["steps"] == 4, "40 labeled rows and 24 others, 16 in a step"
