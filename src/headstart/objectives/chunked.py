@@ -25,14 +25,14 @@ class TextObjective(BaseObjective):
     config: Any
     """A section whose field `chunk` is the number of positions whose logits are in memory at a time."""
 
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the predicted positions."""
         from headstart.objectives.chunked_loss import chunked_loss
 
         states, labels, weights = self.predictions(model, batch)
         return chunked_loss(partial(head_logits, self.network_of(model)), states, labels, weights, self.config.chunk)
 
-    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
+    def measure(self, model: Any, batch: Batch) -> dict[str, float]:
         """Return loss in nats and correct predictions, summed over the predicted positions."""
         from headstart.objectives.chunked_loss import split_chunks
         from headstart.objectives.cross_entropy import summed_cross_entropy

@@ -70,7 +70,9 @@ def summary(folder: Path) -> str:
 
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     """Return content hashes of the checkpoint and of the files with rows."""
-    files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
+    files: dict[str, object] = {
+        "train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test,
+    }  # fmt: skip
     files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
     files["texts"] = getattr(recipe.adaptation, "texts", None)
     paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str | Path)}

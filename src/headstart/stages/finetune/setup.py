@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -42,7 +43,7 @@ class Setup:
     """The methods to run, the recipe's own adaptation first; a baseline has no section."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Methods that cannot be used here, each with the reason."""
-    unlabeled: dict[Path | None, Examples] = field(default_factory=dict)
+    unlabeled: Mapping[Path, Examples] = field(default_factory=dict)
     """The rows of each file without labels that a method trains on."""
     probe: Probe | None = None
     """Measures forgetting, if the recipe asks for it."""
@@ -69,7 +70,8 @@ class Setup:
 
     def unlabeled_for(self, section: Section | None) -> Examples | None:
         """Return the rows without labels that a method trains on, with placeholder labels; None if it has none."""
-        return self.unlabeled.get(getattr(section, "texts", None))
+        path = getattr(section, "texts", None)
+        return None if path is None else self.unlabeled[path]
 
 
 def open_setup(recipe: FinetuneRecipe) -> Setup:
@@ -95,8 +97,8 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
             require_constant_batch_size(settings_of(recipe.training, section))
     spec = source.input_spec(recipe.training.max_length)
     _require_length(recipe, source, spec)
-    texts = {getattr(section, "texts", None) for section in methods.values()} - {None}
-    rows_of = {path: _read_unlabeled(path, task) for path in texts}
+    texts = {getattr(section, "texts", None) for section in methods.values()}
+    rows_of = {path: _read_unlabeled(path, task) for path in texts if path is not None}
     setup = Setup(recipe, task, splits, source, EncodedRows(task, spec), methods, left_out, rows_of)
     # Encoding finds unknown labels and texts that do not fit. The first cell uses the same features.
     task.show(setup.splits_for(recipe.seed).train, recipe.seed)
