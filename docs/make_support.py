@@ -58,7 +58,8 @@ def render() -> str:
         [
             HEADER,
             "## Objectives by family\n"
-            "A `mixture` supports the families of its members; `prefix_lm` on a decoder needs `family: decoder`.\n",
+            "A `mixture` supports the families of its members; `prefix_lm` on a decoder needs `family: decoder`, and "
+            "`causal_lm` on an encoder `family: encoder`.\n",
             _families_table("objective", objectives),
             "\n## Tasks by family\n",
             _families_table("task", families),

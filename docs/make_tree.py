@@ -52,6 +52,7 @@ DESCRIPTIONS = {
     "pyproject.toml": "package, extras, and the settings of all tools",
     "recipes": "complete runs, one YAML file each",
     "recipes/README.md": "which data the recipes read",
+    "recipes/causal-detour": "an encoder continued on a domain: first as a causal LM, then with masked LM",
     "recipes/corpus": "Wikipedia and novels as one documented corpus",
     "recipes/minilm": "tasks on a ready checkpoint, all-MiniLM-L6-v2, and an index of Wikipedia",
     "recipes/objectives": "small recipes: UL2's mixture, multitask masked LM, and the model of the benchmarks",

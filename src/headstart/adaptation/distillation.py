@@ -11,7 +11,7 @@ from pydantic import Field
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
 from headstart.core.contracts import ModelSource, Task
-from headstart.core.data import Batch
+from headstart.core.data import UNLABELED, Batch
 from headstart.core.distillation_losses import (
     attention_scores,
     layer_map,
@@ -28,15 +28,26 @@ if TYPE_CHECKING:
 
 
 class TeacherDistillation(BaseAdaptation):
-    """Task-specific distillation: fine-tune all parameters on the labels and a fine-tuned teacher's predictions."""
+    """Task-specific distillation: fine-tune all parameters on the labels and a fine-tuned teacher's predictions.
+
+    With `texts`, rows without labels are trained on as well. Their label is what the teacher predicts, so every loss
+    term applies to them. An epoch contains each labeled row and each unlabeled one once.
+    """
 
     paper: ClassVar[str] = "Sanh et al. 2019, DistilBERT; Jiao et al. 2020, TinyBERT; Hinton et al. 2015"
 
     class Config(AdaptationSettings):
-        """The teacher, and the weights of the loss terms."""
+        """The teacher, texts without labels, and the weights of the loss terms."""
+
+        newer: ClassVar[tuple[str, ...]] = ("texts",)
 
         name: Literal["distillation"] = "distillation"
         teacher: Path | None = Field(None, description="the folder of a model that was fine-tuned on the same labels")
+        texts: Path | None = Field(
+            None,
+            description="a file with the text columns of the task and without labels; its rows are trained on as well, "
+            "with the teacher's predictions as their labels",
+        )
         temperature: float = Field(
             2.0, gt=0, description="the temperature of both softmax distributions; DistilBERT used 2"
         )
@@ -75,13 +86,14 @@ class TeacherDistillation(BaseAdaptation):
         """Return the weighted sum of the label loss and the distance to the teacher, summed over the examples."""
         teacher = self._teacher
         assert teacher is not None, "call `adapt` first"
-        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", UNLABELED)}
         deep, maps = self.config.hidden > 0, self.config.attention_maps > 0
         record = {"output_hidden_states": deep, "output_attentions": maps}
         torch.nn.Module.to(teacher, batch["input_ids"].device)
         with attention_scores(model, teacher) if maps else nullcontext():
             with torch.no_grad():
                 target = teacher(**inputs, **record)
+            batch = _with_predicted_labels(batch, target.logits)
             with _OutputRecorder(model, record) as recorder:
                 label_loss = task.loss(model, batch)
         if target.logits.shape[-1] > 1:
@@ -139,6 +151,22 @@ class TeacherDistillation(BaseAdaptation):
                 do="Fine-tune the teacher on the same data, from a checkpoint with the same tokenizer",
             )
         return teacher.requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def _with_predicted_labels(batch: Batch, logits: torch.Tensor) -> Batch:
+    """Return the batch with the teacher's predictions as the labels of the rows without labels."""
+    if UNLABELED not in batch:
+        return batch
+    labels = batch["labels"]  # (rows,), or (rows, labels) if a text has several labels
+    if not labels.is_floating_point():
+        predicted = logits.argmax(-1)
+    elif labels.dim() == 1:
+        predicted = logits.squeeze(-1)
+    else:
+        predicted = logits > 0
+    missing = batch[UNLABELED].view(-1, *[1] * (labels.dim() - 1))
+    replaced = torch.where(missing, predicted.to(labels.dtype), labels)
+    return {name: tensor for name, tensor in batch.items() if name != UNLABELED} | {"labels": replaced}
 
 
 class _OutputRecorder:

@@ -24,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Batch = Mapping[str, "torch.Tensor"]
 """Named tensors, each of shape (samples, …)."""
+UNLABELED = "unlabeled"
+"""The entry of a batch that is True for the rows without a label, shape (rows,); absent if all rows have one."""
 Split = Literal["train", "validation", "test"]
 
 
@@ -129,6 +131,8 @@ class RowShape:
     whole_sentences: bool = False
     """Segments consist of whole sentences where they fit, so that no cut reveals which came first; the rest is
     padding."""
+    one_sentence: bool = False
+    """Each row is one sentence, `[CLS] … [SEP]`, padded; what is longer than a row is cut off."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ TABLES: dict[str, dict[str, str]] = {
         "span_boundary": "headstart.objectives.span_boundary:SpanBoundary",
         "next_sentence": "headstart.objectives.next_sentence:NextSentence",
         "sentence_order": "headstart.objectives.sentence_order:SentenceOrder",
+        "tsdae": "headstart.objectives.tsdae:TSDAE",
         "mixture": "headstart.objectives.mixture:Mixture",
         "permuted_lm": "headstart.objectives.permuted_lm:PermutedLM",
         "bilm": "headstart.objectives.bilm:BidirectionalLM",

@@ -56,3 +56,20 @@ def with_attention_mask(model: PreTrainedModel, mask: torch.Tensor) -> Iterator[
         yield {layer_type: additive_mask(layer_mask, model.dtype) for layer_type, layer_mask in masks.items()}
     else:
         yield additive_mask(mask, model.dtype)
+
+
+def causal_states(network: PreTrainedModel, ids: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the last states (rows, length, hidden) of an encoder that reads rows left to right.
+
+    Args:
+        network: an encoder of transformers with a head.
+        ids: token ids, shape (rows, length).
+        padding: 0 for padding, shape (rows, length); not needed if padding is at the end, where nothing attends to it.
+    """
+    left = torch.full((len(ids),), DIRECTIONS.index("left"), device=ids.device)
+    mask = attention_mask(left, ids.shape[1])
+    if padding is not None:
+        mask = mask & (padding[:, None] > 0)
+    with with_attention_mask(network, mask) as model_mask:
+        states: torch.Tensor = network.base_model(input_ids=ids, attention_mask=model_mask).last_hidden_state
+    return states

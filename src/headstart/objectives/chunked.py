@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextObjective(BaseObjective):
-    """Base class of objectives that generate text with a decoder or an encoder-decoder; the loss is chunked.
+    """Base class of objectives that predict each token from those before it; the loss is chunked.
 
     A batch contains `input_ids`, `labels` and `weights`. The labels of a decoder are its input, each predicted by the
     previous position. The labels of an encoder-decoder are the decoder's output; its decoder input is shifted right.
@@ -25,14 +25,14 @@ class TextObjective(BaseObjective):
     config: Any
     """A section whose field `chunk` is the number of positions whose logits are in memory at a time."""
 
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
         """Return the cross-entropy in nats, summed over the predicted positions."""
         from headstart.objectives.chunked_loss import chunked_loss
 
         states, labels, weights = self.predictions(model, batch)
-        return chunked_loss(partial(head_logits, model), states, labels, weights, self.config.chunk)
+        return chunked_loss(partial(head_logits, self.network_of(model)), states, labels, weights, self.config.chunk)
 
-    def measure(self, model: PreTrainedModel, batch: Batch) -> dict[str, float]:
+    def measure(self, model: Any, batch: Batch) -> dict[str, float]:
         """Return loss in nats and correct predictions, summed over the predicted positions."""
         from headstart.objectives.chunked_loss import split_chunks
         from headstart.objectives.cross_entropy import summed_cross_entropy
@@ -41,7 +41,7 @@ class TextObjective(BaseObjective):
         with torch.no_grad():
             states, labels, weights = self.predictions(model, batch)
             for chunk_states, chunk_labels, chunk_weights in split_chunks(states, labels, weights, self.config.chunk):
-                logits = head_logits(model, chunk_states[None])[0]
+                logits = head_logits(self.network_of(model), chunk_states[None])[0]
                 loss += float(summed_cross_entropy(logits, chunk_labels, chunk_weights))
                 correct += float(((logits.argmax(-1) == chunk_labels) * chunk_weights).sum())
         return {"loss": loss, "accuracy": correct}
@@ -49,6 +49,10 @@ class TextObjective(BaseObjective):
     def predictions(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run the network without its head and return the predicting states with their labels and weights."""
         return predictions(model, batch)
+
+    def network_of(self, model: Any) -> PreTrainedModel:
+        """Return the network whose head predicts the tokens, for modules that consist of several parts."""
+        return cast("PreTrainedModel", model)
 
     def as_inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the batch without its weights; labels are -100 where nothing is predicted."""

@@ -33,8 +33,11 @@ class HeadConfig(PreTrainedConfig):
     bias: bool = True
     """The first layer has a bias."""
     norm: bool = False
-    """A layer norm without bias follows the activation."""
+    """The head has a layer norm."""
     norm_eps: float = 1e-5
+    layers: int = 1
+    """The number of the network's layers that the head has weights for."""
+    dropout: float = 0.0
     pooler: str = ""
     """The module of the network's classifiers that fine-tuning starts from this head's first layer; empty: none."""
 
@@ -74,7 +77,8 @@ def load_or_create_head(
     if origin and (folder / "config.json").is_file():
         saved = load_config(folder, HeadConfig)
         # The sizes differ if the network was grown after the head was saved.
-        if (saved.hidden_size, saved.output_size) == (config.hidden_size, config.output_size):
+        sizes = ("hidden_size", "output_size", "layers")
+        if all(getattr(saved, name) == getattr(config, name) for name in sizes):
             loaded: HeadT = load_class(kind, folder, config=saved, dtype=network.dtype)
             return loaded
     return kind(config)

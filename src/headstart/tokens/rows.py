@@ -15,11 +15,14 @@ from headstart.core.contracts import RowSource
 from headstart.core.data import Bools, Ints, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
 from headstart.tokens.segments import SegmentRows
+from headstart.tokens.sentence_rows import SentenceRows
 from headstart.tokens.shards import Shards
 
 
 def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> RowSource:
     """Return the rows of a shape over token shards."""
+    if shape.one_sentence:
+        return SentenceRows(shards, vocabulary, shape)
     return SegmentRows(shards, vocabulary, shape) if shape.segments else PackedRows(shards, vocabulary, shape)
 
 

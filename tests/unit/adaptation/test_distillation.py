@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
+
 import pytest
 import torch
 
-from headstart.adaptation.distillation import TeacherDistillation
-from headstart.core.data import Examples
+import headstart
+from headstart.adaptation.distillation import TeacherDistillation, _with_predicted_labels
+from headstart.core.data import UNLABELED, Examples
 from headstart.core.distillation_losses import soft_target_loss
-from headstart.core.errors import ArtifactError
+from headstart.core.errors import ArtifactError, DataError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 
@@ -76,3 +80,51 @@ def test_a_teacher_with_other_labels_is_rejected(case, checkpoint, tmp_path):
         TeacherDistillation(TeacherDistillation.Config(teacher=folder)).adapt(source)
     with pytest.raises(ArtifactError, match=r"adaptation\.teacher is None"):
         TeacherDistillation().adapt(source)
+
+
+def test_rows_without_labels_get_those_of_the_teacher(case):
+    task, source, batch, teacher = case
+    adaptation = TeacherDistillation(TeacherDistillation.Config(teacher=teacher, soft=0.5))
+    model = adaptation.adapt(source).eval()
+    predicted = task.logits(adaptation._teacher, batch).argmax(-1)
+    unlabeled = torch.tensor([False, True, False, True])
+    expected = {**batch, "labels": torch.where(unlabeled, predicted, batch["labels"])}
+    # The placeholder must have no effect.
+    for placeholder in (0, 1):
+        labels = torch.where(unlabeled, placeholder, batch["labels"])
+        loss = adaptation.loss(task, model, {**batch, "labels": labels, UNLABELED: unlabeled})
+        assert loss.item() == pytest.approx(adaptation.loss(task, model, expected).item(), rel=1e-6)
+    wrong = {**expected, "labels": torch.where(unlabeled, 1 - predicted, batch["labels"])}
+    assert adaptation.loss(task, model, wrong).item() != pytest.approx(loss.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "logits", "expected"),
+    [
+        (torch.tensor([3.0, 0.0]), torch.tensor([[1.5], [2.5]]), [3.0, 2.5]),
+        (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[-1.0, 2.0], [3.0, -2.0]]), [[1.0, 0.0], [1.0, 0.0]]),
+    ],
+    ids=["regression", "several-labels"],
+)
+def test_the_predictions_have_the_form_of_the_labels(labels, logits, expected):
+    batch = {"labels": labels, UNLABELED: torch.tensor([False, True])}
+    assert _with_predicted_labels(batch, logits)["labels"].tolist() == expected
+
+
+def test_a_run_trains_on_texts_without_labels(way, recipe_of, labelled_rows, tmp_path):
+    for name, column in (("texts.csv", "text"), ("other.csv", "sentence")):
+        with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([(column,), *((text,) for text, _ in labelled_rows[60:84])])
+
+    def finetune(texts, output):
+        adaptation = {"name": "distillation", "teacher": str(way / "tuned"), "texts": str(tmp_path / texts)}
+        training = {"budget": "1 epochs", "max_length": 32, "eval_count": 1, "batch_size": 16}
+        recipe = recipe_of["finetune"](way, adaptation=adaptation, training=training, output=str(tmp_path / output))
+        return headstart.finetune(recipe, quiet=True)
+
+    with pytest.raises(DataError, match=r"other\.csv has no column 'text'"):
+        finetune("other.csv", "refused")
+    finetune("texts.csv", "student")
+    manifest = json.loads((tmp_path / "student" / "headstart.json").read_text())
+    assert manifest["data"]["train_rows"] == 40
+    assert manifest["steps"] == 4, "40 labeled rows and 24 others, 16 in a step"

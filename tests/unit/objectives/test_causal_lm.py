@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import json
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
+import headstart
 from headstart.backbones.decoder import Decoder
+from headstart.backbones.encoder import Encoder
 from headstart.core.data import Rows, Sample, Vocabulary
+from headstart.core.errors import RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives.causal_lm import CausalLM
+from headstart.objectives.chunked import head_logits
 
 SIZE = 500
 
@@ -67,3 +75,64 @@ def test_collator_keeps_the_final_sep_and_does_not_predict_padding(verses, tiny_
 def test_invalid_settings_raise():
     with pytest.raises(ValidationError):
         CausalLM(chunk=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta-v2", "albert"])
+def test_an_encoder_reads_left_to_right_and_predicts_the_next_token(kind):
+    objective, vocabulary = CausalLM(family="encoder", chunk=10), synthetic_vocabulary()
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config(kind=kind, size="tiny", max_length=32))
+    module = objective.assemble(lambda auto_class: encoder.build(vocabulary, 32, auto_class)).eval()
+    ids = np.random.default_rng(0).integers(5, SIZE, size=(3, 16))
+    ids[:, 0], ids[:, 6] = 2, 3
+    batch = objective.corrupt(Rows(ids, [Sample(0, row) for row in range(3)]), vocabulary, 0)
+    assert objective.weight(batch) == 3 * 14, "neither [CLS] nor [SEP] is predicted"
+    changed = {**batch, "input_ids": batch["input_ids"].clone()}
+    changed["input_ids"][:, 9:] = 20
+    with torch.no_grad():
+        states, labels, weights = objective.predictions(module, batch)
+        others, _, _ = objective.predictions(module, changed)
+        logits = head_logits(module.network, states)
+        loss = objective.loss(module, batch).item()
+    assert torch.allclose(states[:, :9], others[:, :9], atol=1e-5)
+    assert not torch.allclose(states[:, 9:], others[:, 9:], atol=1e-3)
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
+    assert loss == pytest.approx((losses * (batch["input_ids"][:, 1:] >= 5)).sum().item(), rel=1e-5)
+    assert (labels[weights > 0] == batch["input_ids"][:, 1:][weights > 0]).all()
+
+
+def test_the_side_of_the_padding_does_not_matter_to_an_encoder(verses, tiny_tokenizer):
+    objective = CausalLM(family="encoder")
+    torch.manual_seed(0)
+    encoder = Encoder(Encoder.Config(kind="modernbert", size="tiny", max_length=64))
+    module = objective.assemble(lambda auto_class: encoder.build(vocabulary_of(tiny_tokenizer), 64, auto_class)).eval()
+    examples = [{"input_ids": tiny_tokenizer(text, truncation=True, max_length=60)["input_ids"]} for text in verses[:6]]
+    losses = []
+    for side in ("right", "left"):
+        tokenizer = copy.deepcopy(tiny_tokenizer)
+        tokenizer.padding_side = side
+        with torch.no_grad():
+            losses.append(module(**objective.collator(tokenizer)(examples)).loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_an_encoder_takes_a_causal_detour_before_masked_lm(way, recipe_of, tmp_path):
+    """A checkpoint of masked LM is continued with causal attention, and that one with masked LM again."""
+
+    def pretrain(output, path, **objective):
+        backbone = {"family": "checkpoint", "path": str(path)}
+        recipe = recipe_of["pretrain"](way, backbone=backbone, objective=objective, output=str(tmp_path / output))
+        del recipe["tokenizer"]
+        return headstart.pretrain(recipe, quiet=True)
+
+    with pytest.raises(RecipeError, match=r"Set `objective\.family: encoder`"):
+        pretrain("refused", way / "pretrained", name="causal_lm")
+    pretrain("causal", way / "pretrained", name="causal_lm", family="encoder")
+    pretrain("masked", tmp_path / "causal", name="masked_lm")
+    folders = way / "pretrained", tmp_path / "causal", tmp_path / "masked"
+    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    assert configs[0] == configs[1] == configs[2], "it stays the same encoder"
+    weights = [load_file(folder / "model.safetensors") for folder in folders]
+    assert weights[0].keys() == weights[1].keys() == weights[2].keys()
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    assert 0 < (weights[1][name] - weights[2][name]).abs().max() < 0.02, "the second phase starts from the first"

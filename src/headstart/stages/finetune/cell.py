@@ -186,10 +186,12 @@ def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Split
     task.set_decision({})
     train = setup.rows.encode("train", splits.train) if task.learns else []
     validation = setup.rows.encode("validation", splits.validation)
+    texts = setup.unlabeled_for(request.section)
+    unlabeled = [] if texts is None else setup.rows.encode("unlabeled", texts)
     model = adaptation.adapt(setup.source.with_task(task, seed))
     task.prepare_head(model)
     choose_attention(model)
-    return TaskLearner(model, task, adaptation, setup.spec, train, validation, splits.validation.labels)
+    return TaskLearner(model, task, adaptation, setup.spec, train, validation, splits.validation.labels, unlabeled)
 
 
 def _evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:

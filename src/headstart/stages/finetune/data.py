@@ -115,9 +115,9 @@ class EncodedRows:
     def __init__(self, task: Task, spec: InputSpec) -> None:
         """Encode with this task, for a checkpoint that reads text in this way."""
         self.task, self.spec = task, spec
-        self._last: dict[Split, _Encoded] = {}
+        self._last: dict[str, _Encoded] = {}
 
-    def encode(self, split: Split, rows: Examples) -> Sequence[Feature]:
+    def encode(self, split: Split | Literal["unlabeled"], rows: Examples) -> Sequence[Feature]:
         """Return the features of a split; training rows include what the loss needs."""
         state = config.fingerprint(self.task.state(), length=64)
         last = self._last.get(split)

@@ -12,7 +12,16 @@ from transformers import PreTrainedModel
 
 from headstart.adaptation.frozen import FrozenBody
 from headstart.core.contracts import Adaptation, Task
-from headstart.core.data import Batch, Feature, InputSpec, LabeledFeatures, MixtureComponent, ParameterGroup, Sample
+from headstart.core.data import (
+    UNLABELED,
+    Batch,
+    Feature,
+    InputSpec,
+    LabeledFeatures,
+    MixtureComponent,
+    ParameterGroup,
+    Sample,
+)
 from headstart.evaluation import metrics
 from headstart.stages.runs.flops import flops_per_token
 from headstart.training import precision
@@ -47,21 +56,29 @@ class TaskLearner:
 
     def __init__(
         self, model: PreTrainedModel, task: Task, adaptation: Adaptation, spec: InputSpec, train: Sequence[Feature],
-        validation: Sequence[Feature], gold: Sequence[Any],
+        validation: Sequence[Feature], gold: Sequence[Any], unlabeled: Sequence[Feature] = (),
     ) -> None:  # fmt: skip
-        """Combine model, task and encoded rows; `gold` has one value for each validation example."""
+        """Combine model, task and encoded rows.
+
+        `gold` has one value for each validation example. The labels of `unlabeled` features are placeholders; batches
+        mark these rows for the adaptation, whose loss must not read them.
+        """
         self.model, self.module = model, LossModule(model, AdaptedTask(task, adaptation))
         self.task, self.adaptation, self.spec = task, adaptation, spec
-        self.train, self.validation, self.gold = train, validation, gold
-        self.lengths = [task.length(feature) for feature in train]
+        self.train, self.validation, self.gold, self.unlabeled = train, validation, gold, unlabeled
+        self.lengths = [task.length(feature) for feature in (*train, *unlabeled)]
         self.parts: Sequence[MixtureComponent] = ()
 
     def __len__(self) -> int:
-        return len(self.train)
+        return len(self.train) + len(self.unlabeled)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
         """Collate the features of the samples, with what the adaptation's loss needs besides."""
-        batch = self.task.collate([self.train[sample.index] for sample in samples], self.spec)
+        labeled = len(self.train)
+        features = [self.train[s.index] if s.index < labeled else self.unlabeled[s.index - labeled] for s in samples]
+        batch = self.task.collate(features, self.spec)
+        if self.unlabeled:
+            batch = {**batch, UNLABELED: torch.tensor([sample.index >= labeled for sample in samples])}
         return self.adaptation.extend(batch, samples)
 
     def weight(self, batch: Batch) -> float:

@@ -69,10 +69,13 @@ def summary(folder: Path) -> str:
 
 
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
-    """Return content hashes of the checkpoint and of the labeled files."""
-    files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
+    """Return content hashes of the checkpoint and of the files with rows."""
+    files: dict[str, object] = {
+        "train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test,
+    }  # fmt: skip
     files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
-    paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
+    files["texts"] = getattr(recipe.adaptation, "texts", None)
+    paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str | Path)}
     hashes = {name: artifact.sha256(path)[:16] for name, path in paths.items() if path.is_file()}
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 
 from headstart.backbones.checkpoint import max_positions
 from headstart.checkpoint.names import folder_of
@@ -14,6 +16,7 @@ from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
 from headstart.stages.finetune.applicable import applicable_methods
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
+from headstart.stages.finetune.finished import unlabeled
 from headstart.stages.finetune.forgetting import Probe
 from headstart.stages.finetune.framing import framing_of
 from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
@@ -21,6 +24,7 @@ from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
 from headstart.stages.finetune.truncation import TruncationCounts
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.manifest import Machine, SplitOverlap
+from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.phases import require_constant_batch_size
 
@@ -39,6 +43,8 @@ class Setup:
     """The methods to run, the recipe's own adaptation first; a baseline has no section."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Methods that cannot be used here, each with the reason."""
+    unlabeled: Mapping[Path, Examples] = field(default_factory=dict)
+    """The rows of each file without labels that a method trains on."""
     probe: Probe | None = None
     """Measures forgetting, if the recipe asks for it."""
     overlaps: list[SplitOverlap] = field(default_factory=list)
@@ -61,6 +67,11 @@ class Setup:
     def splits_for(self, seed: int) -> Splits:
         """Return the rows of one seed."""
         return self.splits.sample_train(self.recipe.data.train_rows, seed)
+
+    def unlabeled_for(self, section: Section | None) -> Examples | None:
+        """Return the rows without labels that a method trains on, with placeholder labels; None if it has none."""
+        path = getattr(section, "texts", None)
+        return None if path is None else self.unlabeled[path]
 
 
 def open_setup(recipe: FinetuneRecipe) -> Setup:
@@ -86,12 +97,22 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
             require_constant_batch_size(settings_of(recipe.training, section))
     spec = source.input_spec(recipe.training.max_length)
     _require_length(recipe, source, spec)
-    setup = Setup(recipe, task, splits, source, EncodedRows(task, spec), methods, left_out)
+    texts = {getattr(section, "texts", None) for section in methods.values()}
+    rows_of = {path: _read_unlabeled(path, task) for path in texts if path is not None}
+    setup = Setup(recipe, task, splits, source, EncodedRows(task, spec), methods, left_out, rows_of)
     # Encoding finds unknown labels and texts that do not fit. The first cell uses the same features.
     task.show(setup.splits_for(recipe.seed).train, recipe.seed)
     setup.rows.encode("validation", splits.validation)
     setup.rows.encode("test", splits.test)
     return setup
+
+
+def _read_unlabeled(path: Path, task: Task) -> Examples:
+    """Read the text columns of a file without labels; each row gets a placeholder label of the right type."""
+    columns = [column for column in task.columns("train") if not column.is_gold]
+    values = labelled.read(path, columns).columns
+    rows = list(zip(*values.values(), strict=True))
+    return replace(unlabeled(task, [row[0] if len(columns) == 1 else row for row in rows]), source=str(path))
 
 
 def _trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:

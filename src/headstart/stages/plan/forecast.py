@@ -141,12 +141,17 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
             continue
         choose_attention(model)
         settings = settings_of(recipe.training, section)
-        learner = TaskLearner(model, task, adaptation, spec, sample, [], [])
+        texts = setup.unlabeled_for(section)
+        rows = count + (0 if texts is None else len(texts))
+        # Both kinds of rows are timed in the proportion in which they are trained on.
+        labeled = max(1, round(len(sample) * count / rows))
+        unlabeled = [] if texts is None else task.encode(texts.take(range(min(sampled, len(texts)))), spec)
+        learner = TaskLearner(model, task, adaptation, spec, sample[:labeled], [], [], unlabeled[: sampled - labeled])
         trial = _time_learner(learner, settings, recipe)
         per_token, speed, length = trial.flops_per_token, trial.tokens_per_second, trial.tokens_per_sample
         tokens = tokens_of(
             Budget.parse(settings.budget), speed, per_token, recipe.training.batch_size * length,
-            count * features * length,
+            rows * features * length,
         )  # fmt: skip
         held_out = len(splits.validation) * recipe.training.eval_count + len(splits.test)
         flops = recipe.seeds * per_token * (tokens + held_out * features * length / 3)
