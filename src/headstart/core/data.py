@@ -25,6 +25,7 @@ Bools = npt.NDArray[np.bool_]
 Batch = Mapping[str, "torch.Tensor"]
 """Named tensors, each of shape (samples, …)."""
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 # Raw text

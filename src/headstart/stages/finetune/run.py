@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
+from typing import Any
 
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
+from headstart.core.data import SPLITS
 from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
@@ -26,10 +28,10 @@ from headstart.stages.runs.folder import RunFolder, pinned
 from headstart.stages.runs.machine import record_machine
 from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManifest
 from headstart.tasks.source import require_checkpoint
+from headstart.tasks.table_files import locate
 from headstart.tokens import tokenizer
 
 _CELL = "cell"
-_SPLITS = ("train", "validation", "test")
 
 
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
@@ -37,7 +39,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
 
     Each method with each seed is a cell. An interrupted run continues with the missing cells.
     """
-    recipe = recipe.model_copy(update={"model": pinned(recipe.model, recipe.output)})
+    recipe = pin_names(recipe)
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
@@ -68,12 +70,22 @@ def summary(folder: Path) -> str:
     ])  # fmt: skip
 
 
+def pin_names(recipe: FinetuneRecipe) -> FinetuneRecipe:
+    """Return the recipe with the commits of its model and data set on the Hub: those of the run, if it has begun."""
+    names: dict[str, Any] = {"model": pinned(recipe.model, recipe.output)}
+    if recipe.data.dataset is not None:
+        dataset = pinned(recipe.data.dataset, recipe.output, "data.dataset", "dataset")
+        names["data"] = recipe.data.model_copy(update={"dataset": dataset})
+    return recipe.model_copy(update=names)
+
+
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
-    """Return content hashes of the checkpoint and of the labeled files."""
-    files = {"train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test}
-    files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
-    paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
-    hashes = {name: artifact.sha256(path)[:16] for name, path in paths.items() if path.is_file()}
+    """Return content hashes of the checkpoint and of the labeled rows."""
+    sources = {split: recipe.data.source(split) for split in SPLITS}
+    located = {f"{split} file": locate(source) for split, source in sources.items() if source is not None}
+    hashes = {name: files.sha256()[:16] for name, files in located.items()}
+    if isinstance(recipe.forgetting, str) and Path(recipe.forgetting).is_file():
+        hashes["forgetting file"] = artifact.sha256(Path(recipe.forgetting))[:16]
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
@@ -163,7 +175,7 @@ def _manifest(
             train_rows=best.details.train_rows or 0,
             validation_rows=len(splits.validation),
             test_rows=len(splits.test),
-            hashes={name: folder.inputs[key] for name in _SPLITS if (key := f"{name} file") in folder.inputs},
+            hashes={name: folder.inputs[key] for name in SPLITS if (key := f"{name} file") in folder.inputs},
             overlap=setup.overlaps,
             truncated=best.details.truncated,
             max_length=setup.spec.max_length,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from headstart.checkpoint.names import repin
+from headstart.checkpoint.names import Kind, repin
 from headstart.core import artifact, config, renames
 from headstart.core.errors import ArtifactError, HeadstartError, RecipeError
 from headstart.core.lock import LOCK, FolderLock
@@ -39,13 +39,22 @@ _VARIABLE = "variable "
 Status = Literal["new", "unfinished", "finished"]
 
 
-def pinned(model: str, output: Path) -> str:
-    """Return the name of a checkpoint with its commit on the Hub: that of the run in `output`, if it has begun."""
-    previous = None
+def pinned(name: str, output: Path, key: str = "model", kind: Kind = "model") -> str:
+    """Return a name with its commit on the Hub: that of the run in `output`, if it has begun.
+
+    Args:
+        name: the name of a checkpoint or a data set; a path is returned as it is.
+        output: the output folder of the run.
+        key: the dotted key of the name in the recipe.
+        kind: what it is the name of.
+    """
+    previous: Any = None
     if (output / RECIPE).is_file():
         with suppress(HeadstartError):
-            previous = config.parse(output / RECIPE).get("model")
-    return repin(model, previous if isinstance(previous, str) else None)
+            previous = config.parse(output / RECIPE)
+            for part in key.split("."):
+                previous = previous.get(part) if isinstance(previous, dict) else None
+    return repin(name, previous if isinstance(previous, str) else None, kind)
 
 
 class RunFolder:
