@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.runs.conftest import QUICKSTART, TINY_FINETUNE, Finished
+from tests.runs.conftest import QUICKSTART, TINY_FINETUNE, TINY_PRETRAIN, Finished
 from tests.unit.checkpoint.local_hub import LocalHub
 
 FINETUNE = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE)
@@ -62,6 +62,30 @@ def test_the_same_weights_from_a_folder_and_from_the_hub(
     assert commit in (output / "headstart.json").read_text()
     client.hub.commit("org/model", {**files, "config.json": b"{}"})
     assert client.run(*command) == first, "the run is finished, whatever the branch is at now"
+
+
+@pytest.mark.slow
+def test_pretraining_keeps_the_commits_of_its_checkpoint_and_its_teacher(
+    pretrained: Finished, client: Client, tmp_path: Path
+):
+    files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
+    files.pop("recipe.yaml")
+    commit = client.hub.commit("org/model", files)
+    recipe = ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, "training.budget=4 steps", "tokenizer={}")
+    continued = "backbone={{family: checkpoint, path: {}}}"
+    distilled = "objective={{name: distillation, teacher: {}}}"
+    client.run(*recipe, continued.format(pretrained.folder), distilled.format(pretrained.folder), "output=local")
+    command = (*recipe, continued.format("org/model"), distilled.format("org/model"), "output=named")
+    first = client.run(*command)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "named")]
+    assert weights[0] == weights[1]
+    saved = yaml.safe_load((tmp_path / "named" / "recipe.yaml").read_text())
+    assert saved["backbone"]["path"] == saved["objective"]["teacher"] == f"org/model@{commit}"
+    assert json.loads((tmp_path / "named" / "headstart.json").read_text())["recipe"]["backbone"] == saved["backbone"]
+    client.hub.commit("org/model", {**files, "config.json": b"{}"})
+    client.hub.requests.clear()
+    assert client.run(*command) == first
+    assert not client.hub.requests, "the commit is in the recipe, and its files are in the cache"
 
 
 @pytest.mark.slow

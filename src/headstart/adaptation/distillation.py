@@ -10,6 +10,7 @@ from pydantic import Field
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
+from headstart.checkpoint.names import folder_of
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import (
@@ -36,7 +37,9 @@ class TeacherDistillation(BaseAdaptation):
         """The teacher, and the weights of the loss terms."""
 
         name: Literal["distillation"] = "distillation"
-        teacher: Path | None = Field(None, description="the folder of a model that was fine-tuned on the same labels")
+        teacher: Path | None = Field(
+            None, description="a model that was fine-tuned on the same labels: a folder, or `org/name` on the Hub"
+        )
         temperature: float = Field(
             2.0, gt=0, description="the temperature of both softmax distributions; DistilBERT used 2"
         )
@@ -121,7 +124,7 @@ class TeacherDistillation(BaseAdaptation):
 
     def _load(self, model: PreTrainedModel) -> PreTrainedModel:
         """Load the teacher; raises if its vocabulary or its labels differ from the student's."""
-        path = self.config.teacher
+        path = None if self.config.teacher is None else folder_of(self.config.teacher)
         if path is None or not (path / "config.json").is_file():
             raise ArtifactError(
                 f"adaptation.teacher is {path}" + ("" if path is None else ", which has no config.json"),

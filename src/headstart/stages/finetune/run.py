@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
 
-from headstart.checkpoint.names import folder_of
+from headstart.checkpoint.names import Kind, folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
 from headstart.core.data import SPLITS
@@ -24,7 +23,7 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
 from headstart.stages.runs import card
-from headstart.stages.runs.folder import RunFolder, pinned
+from headstart.stages.runs.folder import RunFolder, pin_recipe
 from headstart.stages.runs.machine import record_machine
 from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManifest
 from headstart.tasks.source import require_checkpoint
@@ -32,6 +31,8 @@ from headstart.tasks.table_files import locate
 from headstart.tokens import tokenizer
 
 _CELL = "cell"
+_NAMES: dict[str, Kind] = {"model": "model", "adaptation.teacher": "model", "data.dataset": "dataset"}
+"""The settings that may be names on the Hub."""
 
 
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
@@ -39,7 +40,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
 
     Each method with each seed is a cell. An interrupted run continues with the missing cells.
     """
-    recipe = pin_names(recipe)
+    recipe = pin_recipe(recipe, _NAMES)
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
@@ -68,15 +69,6 @@ def summary(folder: Path) -> str:
         f"model: {folder} (seed {manifest.seed})",
         *(f"errors: {path}" for path in [folder / "evaluation.html"] if path.is_file()),
     ])  # fmt: skip
-
-
-def pin_names(recipe: FinetuneRecipe) -> FinetuneRecipe:
-    """Return the recipe with the commits of its model and data set on the Hub: those of the run, if it has begun."""
-    names: dict[str, Any] = {"model": pinned(recipe.model, recipe.output)}
-    if recipe.data.dataset is not None:
-        dataset = pinned(recipe.data.dataset, recipe.output, "data.dataset", "dataset")
-        names["data"] = recipe.data.model_copy(update={"dataset": dataset})
-    return recipe.model_copy(update=names)
 
 
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -36,25 +36,39 @@ _BUDGET = "training.budget"
 _VARIABLE = "variable "
 """Prefix of the name of a variable among the inputs."""
 
+RecipeT = TypeVar("RecipeT", bound=BaseModel)
 Status = Literal["new", "unfinished", "finished"]
 
 
-def pinned(name: str, output: Path, key: str = "model", kind: Kind = "model") -> str:
-    """Return a name with its commit on the Hub: that of the run in `output`, if it has begun.
+def pin_recipe(recipe: RecipeT, names: Mapping[str, Kind]) -> RecipeT:
+    """Return a recipe whose names on the Hub have their commits: those of the run in its output, if it has begun.
 
     Args:
-        name: the name of a checkpoint or a data set; a path is returned as it is.
-        output: the output folder of the run.
-        key: the dotted key of the name in the recipe.
-        kind: what it is the name of.
+        recipe: the filled recipe.
+        names: the dotted keys of settings that may be names, at most two levels deep, and what they name.
     """
-    previous: Any = None
-    if (output / RECIPE).is_file():
+    output: Path = recipe.output  # type: ignore[attr-defined]
+    begun = _read_begun(output / RECIPE)
+    for key, kind in names.items():
+        section, _, field = key.rpartition(".")
+        owner = getattr(recipe, section) if section else recipe
+        value = getattr(owner, field, None)
+        if value is None:
+            continue
+        previous = (begun.get(section) or {}).get(field) if section else begun.get(field)
+        name = type(value)(repin(str(value), previous if isinstance(previous, str) else None, kind))
+        if name != value:
+            changed = owner.model_copy(update={field: name})
+            recipe = recipe.model_copy(update={section: changed}) if section else changed
+    return recipe
+
+
+def _read_begun(path: Path) -> dict[str, Any]:
+    """Return the recipe with which a run has begun; empty if there is none that can be read."""
+    if path.is_file():
         with suppress(HeadstartError):
-            previous = config.parse(output / RECIPE)
-            for part in key.split("."):
-                previous = previous.get(part) if isinstance(previous, dict) else None
-    return repin(name, previous if isinstance(previous, str) else None, kind)
+            return config.parse(path)
+    return {}
 
 
 class RunFolder:
