@@ -65,7 +65,11 @@ def rows_of(data: str | Path, split: str | None, config: str | None) -> TableSou
     if split is not None:
         return DatasetSplit(str(data), split, config)
     if config is not None:
-        raise DataError("--config is set, but --split is not", do="Pass --split with the name of a split")
+        raise DataError(
+            "--config is set, but --split is not",
+            allowed="A configuration belongs to a data set, of which a split is read",
+            do="Pass --split with the name of a split",
+        )
     return data
 
 
@@ -84,7 +88,7 @@ def locate(source: TableSource) -> TableFiles:
     files = tuple(file for each in source for file in _files(Path(each)))
     twice = next((file for file in files if files.count(file) > 1), None)
     if twice is not None:
-        raise DataError(f"{twice} is listed twice", do="Remove one of the two")
+        raise DataError(f"{twice} is listed twice", allowed="Each file is read once", do="Remove one of the two")
     return TableFiles(", ".join(map(str, source)), files)
 
 
@@ -121,7 +125,9 @@ def _files(path: Path) -> tuple[Path, ...]:
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
     if not found:
         raise DataError(
-            f"no file matches {path}", do="Check the pattern; relative paths start at the working directory"
+            f"no file matches {path}",
+            allowed="`*` matches any characters in a name, `**` also folders",
+            do="Check the pattern; relative paths start at the working directory",
         )
     return tuple(map(require_table, found))
 

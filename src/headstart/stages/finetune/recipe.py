@@ -52,10 +52,13 @@ class LabeledData(Section):
     @model_validator(mode="after")
     def _names_splits(self) -> LabeledData:
         if self.dataset is None and self.config is not None:
-            raise ValueError("config is set, but dataset is not; a configuration belongs to a data set.")
+            raise ValueError("config is set, but dataset is not. A configuration belongs to a data set. Set dataset.")
         lists = [split for split in SPLITS if isinstance(getattr(self, split), list)]
         if self.dataset is not None and lists:
-            raise ValueError(f"{lists[0]} is a list of files; if dataset is set, it is the name of one split.")
+            raise ValueError(
+                f"{lists[0]} is a list of files, but dataset is set. Then it is the name of one split. Remove dataset, or "
+                f"set {lists[0]} to a split."
+            )
         return self
 
     def source(self, split: Split) -> TableSource | None:
