@@ -56,8 +56,8 @@ class LabeledData(Section):
         lists = [split for split in SPLITS if isinstance(getattr(self, split), list)]
         if self.dataset is not None and lists:
             raise ValueError(
-                f"{lists[0]} is a list of files, but dataset is set. Then it is the name of one split. Remove dataset, or "
-                f"set {lists[0]} to a split."
+                f"{lists[0]} is a list of files, but dataset is set. Then it is the name of one split. "
+                f"Remove dataset, or set {lists[0]} to a split."
             )
         return self
 
