@@ -33,7 +33,8 @@ def locate(source: DatasetSplit) -> TableFiles:
     """Return the files of a split; those of its configuration are downloaded if they are not in the cache."""
     hub = names.parse(names.pin(source.dataset, "dataset"), "dataset")
     folder = Path(source.dataset) if hub is None else names.download(hub, [_CARD])
-    if not folder.is_dir():
+    # Without a card, huggingface_hub has not created its folder yet.
+    if hub is None and not folder.is_dir():
         raise DataError(f"there is no folder {folder}", do="Check the path; a data set on the Hub is named org/name")
     patterns = _listed_files(folder / _CARD, source)
     if hub is not None:

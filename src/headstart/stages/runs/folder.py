@@ -55,7 +55,8 @@ def pin_recipe(recipe: RecipeT, names: Mapping[str, Kind]) -> RecipeT:
         value = getattr(owner, field, None)
         if value is None:
             continue
-        previous = (begun.get(section) or {}).get(field) if section else begun.get(field)
+        saved = begun.get(section) if section else begun
+        previous = saved.get(field) if isinstance(saved, dict) else None
         name = type(value)(repin(str(value), previous if isinstance(previous, str) else None, kind))
         if name != value:
             changed = owner.model_copy(update={field: name})
