@@ -36,7 +36,7 @@ def locate(source: DatasetSplit) -> TableFiles:
     # Without a card, huggingface_hub has not created its folder yet.
     if hub is None and not folder.is_dir():
         raise DataError(f"there is no folder {folder}", do="Check the path; a data set on the Hub is named org/name")
-    patterns = _listed_files(folder / _CARD, source)
+    config, patterns = _listed_files(folder / _CARD, source)
     if hub is not None:
         _require_data(hub, names.download(hub, [_CARD, *_as_globs(patterns)]))
     builder = _builder(source, folder, patterns)
@@ -50,17 +50,16 @@ def locate(source: DatasetSplit) -> TableFiles:
             allowed=f"Labeled data is read from {', '.join(SUFFIXES)} files",
             do="Load it with `datasets`, call `save_to_disk`, and use that folder",
         )
-    features = builder.info.features
-    known = {} if features is None else class_names(features.arrow_schema)
+    known = _class_names(builder, folder, config)
     revision = "" if hub is None else f"{hub}\n{source.config or ''}\n{source.split}"
     return TableFiles(str(source), files, known, revision)
 
 
-def _listed_files(card: Path, source: DatasetSplit) -> Patterns:
-    """Return the files of the configuration that the card lists; nothing if it lists none."""
+def _listed_files(card: Path, source: DatasetSplit) -> tuple[str | None, Patterns]:
+    """Return the name of the configuration and its files, as the card lists them; no files if it lists none."""
     configs = {str(entry.get("config_name")): entry for entry in _front_matter(card).get("configs") or []}
     if not configs:
-        return {}
+        return source.config, {}
     is_only = len(configs) == 1
     default = [name for name, entry in configs.items() if is_only or entry.get("default") or name == "default"]
     chosen = source.config or next(iter(default), None)
@@ -78,7 +77,20 @@ def _listed_files(card: Path, source: DatasetSplit) -> Patterns:
     for entry in [] if listed is None else listed if isinstance(listed, list) else [listed]:
         split, paths = (entry.get("split"), entry.get("path")) if isinstance(entry, dict) else ("train", entry)
         patterns.setdefault(str(split), []).extend([paths] if isinstance(paths, str) else paths or [])
-    return patterns
+    return chosen, patterns
+
+
+def _class_names(builder: Any, folder: Path, config: str | None) -> dict[str, list[str]]:
+    """Return the names of the classes of each column, from the features that the card lists."""
+    from datasets.info import DatasetInfosDict
+
+    features = builder.info.features
+    if features is None:
+        # `datasets` ignores the features of a card if it is told which files to read.
+        infos = DatasetInfosDict.from_directory(str(folder))
+        only = next(iter(infos.values())) if len(infos) == 1 else None
+        features = getattr(infos.get(config or "default", only), "features", None)
+    return {} if features is None else class_names(features.arrow_schema)
 
 
 def _front_matter(card: Path) -> dict[str, Any]:
