@@ -63,11 +63,11 @@ def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
                 allowed=f"`{_SCHEMES[kind]}org/name`, or `{_SCHEMES[kind]}org/name@revision`",
                 do="Correct the name",
             )
-        return HubName(*found.groups(), kind=kind)
+        return HubName(found[1], found[2], kind)
     found = _HUB.fullmatch(text)
     if found is None or text.startswith(".") or Path(text).exists() or Path(text).parts[0] in ("~", *_FOLDERS):
         return None
-    return None if Path(text).parent.is_dir() else HubName(*found.groups(), kind=kind)
+    return None if Path(text).parent.is_dir() else HubName(found[1], found[2], kind)
 
 
 def pin(name: str, kind: Kind = "model") -> str:

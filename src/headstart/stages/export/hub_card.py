@@ -115,7 +115,7 @@ def _test_name(facts: FinetuneManifest) -> str:
 
 def _intended_use(facts: FinetuneManifest) -> str:
     task = facts.task
-    columns = [name for key in ("text", "texts", "words") for name in _listed(task.get(key))]
+    columns = [str(name) for key in ("text", "texts", "words") for name in _listed(task.get(key))]
     reads = ", ".join(map(code, columns)) or "the columns of the recipe"
     sentences = [f"The model was trained for the task {code(facts.recipe['task']['kind'])}. It reads {reads}"]
     labels = _listed(task.get("labels"))
