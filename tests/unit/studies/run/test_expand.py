@@ -19,6 +19,7 @@ ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}
 
 @pytest.fixture
 def files(tmp_path) -> Path:
+    expand._content.cache_clear()
     expand._rows_content.cache_clear()
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(ROWS, encoding="utf-8")
@@ -121,6 +122,7 @@ def test_a_change_recomputes_only_what_depends_on_it(files):
     more_seeds = build(study(files, seeds=4))
     assert before.nodes.keys() < more_seeds.nodes.keys()
     (files / "test.csv").write_text(ROWS + "a fine day,1\n", encoding="utf-8")
+    expand._content.cache_clear()
     expand._rows_content.cache_clear()
     other_test = build(study(files))
     same = {before.nodes[name].kind for name in before.nodes.keys() & other_test.nodes.keys()}
