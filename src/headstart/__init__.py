@@ -100,29 +100,44 @@ def evaluate(
     output: PathLike | None = None,
     by: str | None = None,
     against: PathLike | None = None,
+    split: str | None = None,
+    config: str | None = None,
 ) -> dict[str, Any]:
     """Return the scores of a fine-tuned model on labeled rows, or of a pre-trained one on raw text.
 
+    With `split`, `data` is a data set: `org/name` on the Hub, or a folder; `config` is its configuration.
     With `output`, the page of errors is written into that folder; `by` is a column of the data whose values it shows
     separately, `against` another fine-tuned model to compare with.
     """
     from headstart.stages import evaluate as stage
+    from headstart.tasks.table_files import rows_of
 
     folders = [None if path is None else Path(path) for path in (output, against)]
-    return stage.run(Path(model), Path(data), folders[0], by, folders[1])
+    return stage.run(Path(model), rows_of(os.fspath(data), split, config), folders[0], by, folders[1])
 
 
-def predict(model: PathLike, data: PathLike, to: PathLike, quiet: bool = False, **settings: Any) -> dict[str, Any]:
+def predict(
+    model: PathLike,
+    data: PathLike,
+    to: PathLike,
+    quiet: bool = False,
+    *,
+    split: str | None = None,
+    config: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
     """Write a fine-tuned model's prediction for every row of a file; settings are those of `headstart predict`.
 
+    With `split`, `data` is a data set: `org/name` on the Hub, or a folder; `config` is its configuration.
     Returns the number of rows, and which rows have no prediction. For a few texts, see `FinetuneRun.predict`.
     """
-    from headstart.core import config
+    from headstart.core.config import fill
     from headstart.stages.predict import run as stage
     from headstart.stages.predict.settings import PredictSettings
+    from headstart.tasks.table_files import rows_of
 
-    filled = config.fill(PredictSettings, settings, "predict")
-    return stage.run(Path(model), Path(data), Path(to), filled, quiet)
+    filled = fill(PredictSettings, settings, "predict")
+    return stage.run(Path(model), rows_of(os.fspath(data), split, config), Path(to), filled, quiet)
 
 
 def export(

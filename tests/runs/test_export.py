@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
 from tests.runs.conftest import QUICKSTART, Command, Finished
 
 import headstart as package
@@ -156,7 +157,10 @@ def test_a_loss_beyond_the_tolerance_writes_nothing(
 
 
 def test_hub_sends_nothing_by_default(headstart: Command, finetuned: Finished):
-    done = headstart("export", str(finetuned.folder), "--to", "hub", "--repetitions=1")
+    done = headstart("export", str(finetuned.folder), "--to", "hub", "--repetitions=1", "--license=mit")
+    card = ModelCard.load(finetuned.folder.with_name(f"{finetuned.folder.name}-hub") / "README.md")
+    assert card.data.license == "mit" and card.data.eval_results[0].metric_type == "accuracy"
+    assert "The language of the texts" in card.text and "majority" in card.text
     assert "dry run: --upload would send" in done.stderr and "model.safetensors" in done.stderr
     refused = headstart("export", str(finetuned.folder), "--to", "hub", "--upload", "--output=x", expect=2)
     assert "Set --repo" in refused.stderr

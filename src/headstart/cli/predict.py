@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Quiet, require_one_process, show_log, show_summary
+from headstart.cli.options import Config, Quiet, Split, require_one_process, show_log, show_summary
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="The output folder of `headstart finetune`.")],
-    data: Annotated[Path, typer.Argument(help="Rows to predict: a Parquet, CSV, TSV, JSON Lines or JSON file.")],
+    data: Annotated[
+        Path, typer.Argument(help="Rows to predict: a Parquet, Arrow, CSV, TSV or JSON file, a folder, or a data set.")
+    ],
     to: Annotated[Path, typer.Option(help="The file to write: .csv, .tsv, .jsonl or .parquet.")],
     top_k: Annotated[int | None, typer.Option(help="Also write the k best labels with their probabilities.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Also write the probability of every label.")] = False,
@@ -26,23 +28,26 @@ def predict(
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; default: a local one.")] = None,
     chunk_rows: Annotated[int, typer.Option(help="Rows that are computed and saved together.")] = 512,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")] = False,
+    split: Split = None,
+    config: Config = None,
     quiet: Quiet = False,
 ) -> None:
-    """Predict every row of a file with a fine-tuned model. An unfinished run is resumed."""
+    """Predict every row with a fine-tuned model. An unfinished run is resumed."""
     show_log(quiet)
     require_one_process("predict")
-    from headstart.core import config
+    from headstart.core.config import fill
     from headstart.stages.predict.settings import PredictSettings
+    from headstart.tasks.table_files import rows_of
 
     settings = {
         "top_k": top_k, "scores": scores, "only_predictions": only_predictions, "processes": processes, "on": on,
         "address": address, "chunk_rows": chunk_rows, "overwrite": overwrite,
     }  # fmt: skip
-    filled = config.fill(PredictSettings, settings, "predict")
+    filled = fill(PredictSettings, settings, "predict")
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.
     from headstart.stages.predict import run as stage
 
-    show_summary(stage.summary(stage.run(model, data, to, filled, quiet)))
+    show_summary(stage.summary(stage.run(model, rows_of(data, split, config), to, filled, quiet)))
 
 
 def add_to(app: typer.Typer) -> None:

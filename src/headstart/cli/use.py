@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Json, show
+from headstart.cli.options import Config, Json, Split, show
 
 
 def evaluate(
@@ -20,6 +20,8 @@ def evaluate(
     output: Annotated[Path | None, typer.Option(help="Write the page of errors into this folder.")] = None,
     by: Annotated[str | None, typer.Option(help="Show the score for each value of this column.")] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with this fine-tuned model.")] = None,
+    split: Split = None,
+    config: Config = None,
 ) -> None:
     """Evaluate a model on other data, with 95 % intervals. The hashes of its files are verified first.
 
@@ -27,8 +29,10 @@ def evaluate(
     the worst errors, and rows whose label should be checked. The page contains texts of the data.
     """
     from headstart.stages import evaluate as stage
+    from headstart.tasks.table_files import rows_of
 
-    show(json.dumps(stage.run(model, data, output, by, against, overrides or ()), indent=2, ensure_ascii=False))
+    result = stage.run(model, rows_of(data, split, config), output, by, against, overrides or ())
+    show(json.dumps(result, indent=2, ensure_ascii=False))
 
 
 def generate(

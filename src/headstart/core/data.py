@@ -27,6 +27,7 @@ Batch = Mapping[str, "torch.Tensor"]
 UNLABELED = "unlabeled"
 """The entry of a batch that is True for the rows without a label, shape (rows,); absent if all rows have one."""
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 # Raw text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from pydantic import Field
 
 from headstart.checkpoint.load import load_model
+from headstart.checkpoint.names import folder_of
 from headstart.core.contracts import ModelMaker
 from headstart.core.data import Batch
 from headstart.core.distillation_losses import (
@@ -47,7 +48,9 @@ class Distillation(MaskedLM):
         """The teacher, the weights of the loss terms, and how tokens are masked."""
 
         name: Literal["distillation"] = "distillation"  # type: ignore[assignment]
-        teacher: Path | None = Field(None, description="path to a masked-LM checkpoint with the same tokenizer")
+        teacher: Path | None = Field(
+            None, description="a masked-LM checkpoint with the same tokenizer: a folder, or `org/name` on the Hub"
+        )
         temperature: float = Field(2.0, gt=0, description="softmax temperature of both models; DistilBERT used 2")
         soft: float = Field(5.0, ge=0, description="weight of the loss on the teacher's predictions; DistilBERT used 5")
         text: float = Field(2.0, ge=0, description="weight of the masked-LM loss; DistilBERT used 2")
@@ -159,7 +162,7 @@ class Distillation(MaskedLM):
             return masked_outputs(network, batch, **record)
 
     def _load(self, student: PreTrainedModel) -> PreTrainedModel:
-        path = self.config.teacher
+        path = None if self.config.teacher is None else folder_of(self.config.teacher)
         if path is None or not (path / "config.json").is_file():
             raise ArtifactError(
                 f"`objective.teacher` is {path}" + ("" if path is None else ", which has no config.json"),

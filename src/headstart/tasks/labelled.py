@@ -1,10 +1,9 @@
-"""Labeled rows from Parquet, CSV, TSV or JSON files, and their splits."""
+"""Labeled rows from Parquet, Arrow, CSV, TSV or JSON files, and their splits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from headstart.core.errors import DataError
 from headstart.core.log import logger
 from headstart.core.randomness import permute
 from headstart.tasks import tables
+from headstart.tasks.table_files import TableFiles, TableSource, locate
+from headstart.tasks.table_rows import survey_file
 
 
 def is_label(value: Any) -> bool:
@@ -38,31 +39,31 @@ LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _
 NUMBER = ColumnKind("a number", lambda value: is_label(value) and not isinstance(value, str | bool))
 
 
-def read(path: str | Path, columns: Sequence[InputColumn], skip_incomplete: bool = False) -> Examples:
+def read(source: TableSource, columns: Sequence[InputColumn], skip_incomplete: bool = False) -> Examples:
     """Read the columns that a task needs; every row must have a value of the column's kind.
 
     Args:
-        path: a Parquet, CSV, TSV, JSON Lines or JSON file.
+        source: a file, several, a folder or a split of a data set (`table_files.locate`).
         columns: the columns that the task reads.
         skip_incomplete: leave out rows in which a value is missing or of another kind, instead of raising.
     """
-    path = Path(path)
+    located = locate(source)
     texts = [column.name for column in columns if column.kind.is_text]
-    table, recognized = tables.read(path, texts, [column.name for column in columns])
+    table, recognized = tables.read(located, texts, [column.name for column in columns])
     if not recognized.is_expected:
-        logger.info("%s is read as %s", path, recognized)
+        logger.info("%s is read as %s", located, recognized)
     if not table.num_rows:
-        raise DataError(f"{path} has no rows", do="Use a file with at least one labeled row")
+        raise DataError(f"{located} has no rows", do="Use a file with at least one labeled row")
     try:
-        values = {column.name: _values(path, table, column, columns) for column in columns}
+        values = {column.name: _values(located, table, column, columns) for column in columns}
     # pyarrow decodes names and texts lazily, so decoding errors may come after the read.
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Repair or convert the file"
+            f"{located} cannot be read as {recognized.suffix[1:]}: {error}", do="Repair or convert the file"
         ) from error
     faulty = _faulty_rows(values, columns)
     if faulty and not skip_incomplete:
-        raise _incomplete(path, values, faulty)
+        raise _incomplete(located, values, faulty)
     for column in columns:
         if column.kind.convert is not None:
             # A faulty value stays: the row is left out below.
@@ -71,13 +72,13 @@ def read(path: str | Path, columns: Sequence[InputColumn], skip_incomplete: bool
             ]
     gold = next((column.name for column in columns if column.is_gold), None)
     labels = [None] * table.num_rows if gold is None else values[gold]
-    examples = Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(path))
+    examples = Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(located))
     if not faulty:
         return examples
-    logger.warning("%s: %s of %s rows left out, because a value is missing or of another kind", path,
+    logger.warning("%s: %s of %s rows left out, because a value is missing or of another kind", located,
                 f"{len(faulty):,}", f"{len(examples):,}")  # fmt: skip
     if len(faulty) == len(examples):
-        raise _incomplete(path, values, faulty)
+        raise _incomplete(located, values, faulty)
     return examples.take([row for row in range(len(examples)) if row not in faulty])
 
 
@@ -139,17 +140,17 @@ def doubtful_labels(train: Examples) -> list[str]:
     return sentences
 
 
-def _values(path: Path, table: pa.Table, column: InputColumn, columns: Sequence[InputColumn]) -> list[Any]:
+def _values(located: TableFiles, table: pa.Table, column: InputColumn, columns: Sequence[InputColumn]) -> list[Any]:
     """Return a column's values; raises with the row number if a value is missing or of another kind."""
     if column.name not in table.column_names:
         settings = dict.fromkeys(column.setting for column in columns)
         raise DataError(
-            f"{path} has no column {column.name!r}{registry.suggest(column.name, table.column_names)}",
+            f"{located} has no column {column.name!r}{registry.suggest(column.name, table.column_names)}",
             allowed=f"Its columns: {', '.join(table.column_names)}",
             do=f"Set {' and '.join(settings)}",
         )
     if table.column_names.count(column.name) > 1:
-        raise DataError(f"{path} has several columns {column.name!r}", do="Rename all but one")
+        raise DataError(f"{located} has several columns {column.name!r}", do="Rename all but one")
     values: list[Any] = table.column(column.name).to_pylist()
     return values
 
@@ -169,7 +170,17 @@ def _is_missing(value: Any, column: InputColumn) -> bool:
     return value is None or (not column.kind.is_text and (value == "" or value != value))
 
 
-def _incomplete(path: Path, values: Mapping[str, list[Any]], faulty: Mapping[int, InputColumn]) -> DataError:
+def _row_name(located: TableFiles, row: int) -> str:
+    """Return the file and the number of a row, counted from 1."""
+    for file in located.files[:-1]:
+        rows = survey_file(file, tables.recognize(file), located).rows
+        if row < rows:
+            return f"{file}, row {row + 1}"
+        row -= rows
+    return f"{located if len(located.files) == 1 else located.files[-1]}, row {row + 1}"
+
+
+def _incomplete(located: TableFiles, values: Mapping[str, list[Any]], faulty: Mapping[int, InputColumn]) -> DataError:
     row, column = next(iter(faulty.items()))
     value = values[column.name][row]
     problem = "is empty" if _is_missing(value, column) else f"is a {type(value).__name__}: {shortened(value)}"
@@ -182,7 +193,7 @@ def _incomplete(path: Path, values: Mapping[str, list[Any]], faulty: Mapping[int
         else ""
     )
     return DataError(
-        f"{path}, row {row + 1}, column {column.name!r} {problem}{others}",
+        f"{_row_name(located, row)}, column {column.name!r} {problem}{others}",
         allowed=f"Every row needs {column.kind.needs}",
         do=f"{several}Fill in or remove these rows, or set data.skip_incomplete to true, which leaves them out",
     )

@@ -1,4 +1,4 @@
-"""The rows of a table one after another, in memory that does not grow with the file.
+"""The rows of tables one after another, in memory that does not grow with the files.
 
 A row that cannot be read is a row with a problem and does not end the reading. A JSON array is the exception: it is
 read as a whole. CSV cells are texts as they are in the file; nothing is guessed about their type.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headstart.core.errors import DataError
-from headstart.tasks.tables import LONGEST_ROW, TableFormat
+from headstart.tasks.class_labels import class_names, named_schema, with_class_names
+from headstart.tasks.table_files import TableFiles
+from headstart.tasks.tables import LONGEST_ROW, TableFormat, arrow_batches, arrow_schema, explained
 
 _BLOCK = 4096
 """Rows of JSON whose types are determined together."""
@@ -35,40 +36,70 @@ class Row:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a file finds: the number of rows, and the columns with their types."""
+    """What one pass over the files finds: the number of rows, and the columns with their types."""
 
     rows: int
     schema: pa.Schema
 
 
-def read_rows(path: Path, form: TableFormat) -> Iterator[Row]:
-    """Yield the rows of a file, in its order."""
-    with _explained(path):
-        if form.suffix == ".parquet":
-            yield from _parquet(path)
+def read_rows(located: TableFiles, forms: Sequence[TableFormat]) -> Iterator[Row]:
+    """Yield the rows of one file after another, each in its format."""
+    for path, form in zip(located.files, forms, strict=True):
+        yield from _read_file(path, form, located.class_names)
+
+
+def _read_file(path: Path, form: TableFormat, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    with explained(path):
+        if form.suffix in (".parquet", ".arrow"):
+            yield from _batches(path, form, classes)
         elif form.suffix in (".csv", ".tsv"):
             yield from _csv(path, form)
         else:
             yield from _json_array(path, form) if form.is_array else _json_lines(path, form)
 
 
-def survey(path: Path, form: TableFormat) -> Survey:
-    """Count the rows of a file and return its columns; a JSON column of values of several types counts as text."""
-    with _explained(path):
+def survey(located: TableFiles, forms: Sequence[TableFormat]) -> Survey:
+    """Count the rows of all files and return their columns; a column of values of several types counts as text."""
+    surveys = [survey_file(path, form, located) for path, form in zip(located.files, forms, strict=True)]
+    if len(surveys) == 1:
+        return surveys[0]
+    kinds: dict[str, pa.DataType | None] = {}
+    for field in (field for found in surveys for field in found.schema):
+        kinds[field.name] = common_type(kinds[field.name], field.type) if field.name in kinds else field.type
+    schema = pa.schema([(name, pa.string() if kind is None else kind) for name, kind in kinds.items()])
+    return Survey(sum(found.rows for found in surveys), schema)
+
+
+def survey_file(path: Path, form: TableFormat, located: TableFiles) -> Survey:
+    """Count the rows of one of several files and return its columns."""
+    with explained(path):
         if form.suffix == ".parquet":
             file = pq.ParquetFile(str(path))
-            return Survey(file.metadata.num_rows, file.schema_arrow)
+            return Survey(file.metadata.num_rows, _named(file.schema_arrow, located.class_names))
+        if form.suffix == ".arrow":
+            rows = sum(batch.num_rows for batch in arrow_batches(path))
+            return Survey(rows, _named(arrow_schema(path), located.class_names))
         if form.suffix in (".csv", ".tsv"):
             schema = pa.schema([(name, pa.string()) for name in _header(path, form)])
             return Survey(sum(1 for _ in _csv(path, form)), schema)
         return _survey_json(path, form)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    file = pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20)
-    _require_distinct(path, file.schema_arrow.names)
-    for batch in file.iter_batches(batch_size=1024):
-        yield from map(Row, batch.to_pylist())
+def _named(schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> pa.Schema:
+    return named_schema(schema, {**classes, **class_names(schema)})
+
+
+def _batches(path: Path, form: TableFormat, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yield rows of Parquet and Arrow files, with class names where `datasets` has them."""
+    if form.suffix == ".parquet":
+        file = pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20)
+        schema, batches = file.schema_arrow, file.iter_batches(batch_size=1024)
+    else:
+        schema, batches = arrow_schema(path), arrow_batches(path)
+    _require_distinct(path, schema.names)
+    known = {**classes, **class_names(schema)}
+    for batch in batches:
+        yield from map(Row, with_class_names(pa.Table.from_batches([batch]), known).to_pylist())
 
 
 def _header(path: Path, form: TableFormat) -> list[str]:
@@ -165,14 +196,3 @@ def _require_distinct(path: Path, names: Sequence[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path} has several columns {twice!r}", do="Rename all but one")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Explain what a library raises for a file that it cannot read."""
-    try:
-        yield
-    except (pa.ArrowException, csv.Error, UnicodeError) as error:
-        raise DataError(
-            f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Repair or convert the file"
-        ) from error

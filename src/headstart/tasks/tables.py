@@ -10,20 +10,22 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.ipc
 import pyarrow.json
 import pyarrow.parquet
 
-from headstart.core import registry
 from headstart.core.errors import DataError
+from headstart.tasks.class_labels import with_class_names
+from headstart.tasks.table_files import TableFiles, TableSource, locate
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 LONGEST_ROW = 1 << 26
 """In bytes: pyarrow reads a row only if it fits in one block."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -55,24 +57,6 @@ class TableFormat:
         return ", ".join(parts)
 
 
-def require_table(path: str | Path) -> Path:
-    """Return the path of a table; raises if there is no such file or its name ends in no known format."""
-    path = Path(path)
-    if not path.is_file():
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(
-            f"there is no file {path}{registry.suggest(path.name, siblings)}",
-            do="Check the path; relative paths start at the working directory",
-        )
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(
-            f"{path} ends in {path.suffix!r}",
-            allowed=f"Labeled data is read from {', '.join(SUFFIXES)} files",
-            do="Rename or convert the file; a spreadsheet can save its sheet as CSV",
-        )
-    return path
-
-
 def recognize(path: Path, columns: Sequence[str] = ()) -> TableFormat:
     """Return how a file is to be read.
 
@@ -81,7 +65,7 @@ def recognize(path: Path, columns: Sequence[str] = ()) -> TableFormat:
         columns: names that its header should have; they decide between separators.
     """
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
+    if suffix in (".parquet", ".arrow"):
         return TableFormat(suffix)
     encoding = _encoding(path)
     with path.open("rb") as file:
@@ -94,23 +78,69 @@ def recognize(path: Path, columns: Sequence[str] = ()) -> TableFormat:
 
 
 def read(
-    path: str | Path, text_columns: Sequence[str] = (), columns: Sequence[str] = ()
+    source: TableSource, text_columns: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> tuple[pa.Table, TableFormat]:
-    """Read a file as a table and return it with the format that was recognized.
+    """Read the files of a source as one table and return it with the format that was recognized in the first one.
+
+    Columns of class numbers whose names are known, as `datasets` writes them, contain the names.
 
     Args:
-        path: a Parquet, CSV, TSV, JSON Lines or JSON file.
+        source: Parquet, Arrow, CSV, TSV, JSON Lines or JSON files.
         text_columns: columns that are text even if all their values look like numbers.
         columns: names that the header of a CSV file should have.
     """
-    path = require_table(path)
+    located = locate(source)
+    read_files = [_read_file(path, located, text_columns, columns or text_columns) for path in located.files]
+    parts, formats = zip(*read_files, strict=True)
+    if len(parts) == 1:
+        return parts[0], formats[0]
     try:
-        recognized = recognize(path, columns or text_columns)
-        return _READERS[recognized.suffix](path, recognized, text_columns), recognized
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+        return pa.concat_tables(parts, promote_options="permissive"), formats[0]
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the files of {located} do not fit together ({error})",
+            allowed="In files that are read together, columns of the same name have the same type",
+            do="Convert the files",
+        ) from error
+
+
+def _read_file(
+    path: Path, located: TableFiles, text_columns: Sequence[str], columns: Sequence[str]
+) -> tuple[pa.Table, TableFormat]:
+    with explained(path):
+        form = recognize(path, columns)
+        table = with_class_names(_READERS[form.suffix](path, form, text_columns))
+        return with_class_names(table, located.class_names), form
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Explain what a library raises for a file that it cannot read."""
+    try:
+        yield
+    except (pa.ArrowException, csv.Error, OSError, UnicodeError, IndexError) as error:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {error}", do="Repair or convert the file"
         ) from error
+
+
+def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an Arrow file, in the format for streams, as `datasets` writes it, or that for files."""
+    with pa.OSFile(str(path)) as file:
+        if file.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(file)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            file.seek(0)
+            yield from pa.ipc.open_stream(file)
+
+
+def arrow_schema(path: Path) -> pa.Schema:
+    """Return the columns of an Arrow file."""
+    with pa.OSFile(str(path)) as file:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        return (pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)).schema
 
 
 def _encoding(path: Path) -> str:
@@ -221,6 +251,7 @@ def _json_array(path: Path, encoding: str) -> pa.Table:
 
 _READERS = {
     ".parquet": lambda path, form, text_columns: pa.parquet.read_table(str(path)),
+    ".arrow": lambda path, form, text_columns: pa.Table.from_batches(arrow_batches(path), arrow_schema(path)),
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _json,

@@ -21,7 +21,9 @@ class TokenizerConfig(Section):
     vocab_size: int = Field(16384, ge=MIN_VOCAB_SIZE, description="number of tokens, including the five special tokens")
     lowercase: bool = Field(True, description="lowercase the text; WordPiece also strips accents, as BERT uncased does")
     path: Path | None = Field(
-        None, description="folder of an existing tokenizer, used instead of training one; a checkpoint has its own"
+        None,
+        description="folder of an existing tokenizer, used instead of training one, or a checkpoint on the Hub "
+        "(`org/name@revision`); a checkpoint has its own",
     )
     sample_mb: float = Field(50, gt=0, description="megabytes of text, sampled uniformly, to train on")
     extend: int | None = Field(

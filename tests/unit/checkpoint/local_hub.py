@@ -1,4 +1,4 @@
-"""A small Hugging Face Hub on 127.0.0.1: the endpoints that huggingface_hub calls to read models."""
+"""A small Hugging Face Hub on 127.0.0.1: the endpoints that huggingface_hub calls to read models and data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class LocalHub:
-    """Repositories by name; each is a list of commits, and a commit is a dictionary of files."""
+    """Repositories by name; each is a list of commits, and a commit is a dictionary of files.
+
+    The name of a data set starts with `datasets/`, as in the addresses of the Hub.
+    """
 
     repositories: dict[str, list[dict[str, bytes]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
@@ -50,13 +53,16 @@ class LocalHub:
                 path = unquote(urlsplit(self.path).path)
                 hub.requests.append(f"{self.command} {path}")
                 parts = path.strip("/").split("/")
-                if parts[:2] == ["api", "models"]:
-                    self._describe(parts)
+                if parts[0] == "api":
+                    self._describe("datasets/" if parts[1] == "datasets" else "", parts[2:])
+                elif parts[0] == "datasets":
+                    self._send_file("datasets/", parts[1:])
                 else:
-                    self._send_file(parts)
+                    self._send_file("", parts)
 
-            def _describe(self, parts: list[str]) -> None:
-                repository, (what, revision) = "/".join(parts[2:4]), parts[4:6] or ["revision", "main"]
+            def _describe(self, prefix: str, parts: list[str]) -> None:
+                name, what, revision = "/".join(parts[:2]), *(parts[2:4] or ["revision", "main"])
+                repository = prefix + name
                 found = hub.find(repository, revision)
                 if found is None:
                     code = "RevisionNotFound" if repository in hub.repositories else "RepoNotFound"
@@ -67,11 +73,11 @@ class LocalHub:
                     {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                     for name, content in files.items()
                 ]
-                info = {"id": repository, "sha": commit, "siblings": [{"rfilename": name} for name in files]}
+                info = {"id": name, "sha": commit, "siblings": [{"rfilename": name} for name in files]}
                 self._reply(200, json.dumps(listed if what == "tree" else info).encode())
 
-            def _send_file(self, parts: list[str]) -> None:
-                found = hub.find("/".join(parts[:2]), parts[3])
+            def _send_file(self, prefix: str, parts: list[str]) -> None:
+                found = hub.find(prefix + "/".join(parts[:2]), parts[3])
                 content = found and found[1].get("/".join(parts[4:]))
                 if found is None or content is None:
                     self._reply(404, b"", {"X-Error-Code": "EntryNotFound"})

@@ -63,6 +63,7 @@ def old(tmp_path, monkeypatch) -> Path:
     """The output folder of the study as the old version left it."""
     monkeypatch.chdir(tmp_path)
     expand._content.cache_clear()
+    expand._rows_content.cache_clear()
     expand._described_files.cache_clear()
     write_inputs(tmp_path)
     for name, text in json.loads(CELLS.read_text(encoding="utf-8")).items():

@@ -12,12 +12,13 @@ import pytest
 
 from headstart.core.errors import DataError
 from headstart.tasks import tables
+from headstart.tasks.table_files import locate
 from headstart.tasks.table_rows import read_rows, survey
 
 
 def read(path):
-    form = tables.recognize(path)
-    rows, found = list(read_rows(path, form)), survey(path, form)
+    located, forms = locate(path), [tables.recognize(path)]
+    rows, found = list(read_rows(located, forms)), survey(located, forms)
     assert found.rows == len(rows)
     return rows, found.schema
 
@@ -80,10 +81,11 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 from headstart.tasks import tables
+from headstart.tasks.table_files import locate
 from headstart.tasks.table_rows import read_rows, survey
 for name in sys.argv[1:]:
-    form = tables.recognize(Path(name))
-    assert sum(1 for _ in read_rows(Path(name), form)) == survey(Path(name), form).rows
+    located, forms = locate(name), [tables.recognize(Path(name))]
+    assert sum(1 for _ in read_rows(located, forms)) == survey(located, forms).rows
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

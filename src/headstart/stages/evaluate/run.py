@@ -29,6 +29,7 @@ from headstart.stages.pretrain.reopen import assembled
 from headstart.stages.runs import manifest
 from headstart.stages.runs.manifest import FinetuneManifest, PretrainManifest
 from headstart.tasks import labelled, tables
+from headstart.tasks.table_files import TableFiles, TableSource, locate
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
 from headstart.training import precision
@@ -37,7 +38,7 @@ from headstart.training.compilation import choose_attention
 
 def run(
     model: Path,
-    data: Path,
+    data: TableSource,
     output: Path | None = None,
     by: str | None = None,
     against: Path | None = None,
@@ -47,7 +48,7 @@ def run(
 
     Args:
         model: the output folder of a finished run.
-        data: labeled rows for a fine-tuned model, raw text for a pre-trained one.
+        data: labeled rows for a fine-tuned model (files or a split of a data set), raw text for a pre-trained one.
         output: a folder for the page of errors (HTML, Markdown and JSON); None writes no page.
         by: a column of the data; the page shows the score for each of its values.
         against: another fine-tuned model, to compare with on the same rows.
@@ -56,37 +57,49 @@ def run(
     if output is not None:
         require_output(output)
     facts = manifest.read_any(model)
-    seen_as = seen_in_training(facts, data)
-    if seen_as is not None:
-        logger.warning("%s is %s of %s: these are not scores on new data", data, seen_as, model)
     if isinstance(facts, FinetuneManifest):
+        rows = locate(data)
+        seen_as = seen_in_training(facts, rows)
+        _warn(rows, seen_as, model)
         warning = "" if seen_as is None else f"The model was trained with these rows ({seen_as}): it may know them."
-        return _evaluate_rows(Finetuned(model, facts, overrides), data, output, by, against, warning)
+        return _evaluate_rows(Finetuned(model, facts, overrides), rows, output, by, against, warning)
+    if not isinstance(data, str | Path):
+        raise ArtifactError(
+            f"{model} is a {facts.KIND}", allowed="It is evaluated on a file of raw text, not on a data set"
+        )
     if output is not None or by is not None or against is not None or overrides:
         raise ArtifactError(
             f"{model} is a {facts.KIND}",
             allowed="A page of errors, slices, comparisons and overrides need an output of `headstart finetune`",
             do="Leave out --output, --by, --against and overrides",
         )
-    return _evaluate_text(model, facts, data)
+    _warn(data, seen_in_pretraining(facts, Path(data)), model)
+    return _evaluate_text(model, facts, Path(data))
 
 
-def seen_in_training(facts: PretrainManifest | FinetuneManifest, data: Path) -> str | None:
-    """Return what a file was in the training of a model, or None if it is another file. Only hashes are compared."""
+def _warn(data: object, seen_as: str | None, model: Path) -> None:
+    if seen_as is not None:
+        logger.warning("%s is %s of %s: these are not scores on new data", data, seen_as, model)
+
+
+def seen_in_training(facts: FinetuneManifest, data: TableFiles) -> str | None:
+    """Return what the rows were in the training of a model, or None if they are others. Only hashes are compared."""
+    content = data.sha256()
+    split = next((name for name, known in facts.data.hashes.items() if content.startswith(known)), None)
+    return f"the {split} file" if split in ("train", "validation") else None
+
+
+def seen_in_pretraining(facts: PretrainManifest, data: Path) -> str | None:
+    """Return what a file was in the pre-training of a model, or None if it is another file."""
     if not data.is_file():
         return None
-    if isinstance(facts, FinetuneManifest):
-        content = artifact.sha256(data)
-        splits = (name for name, known in facts.data.hashes.items() if content.startswith(known))
-        split = next(splits, None)
-        return f"the {split} file" if split in ("train", "validation") else None
     sources = [*facts.data.sources, *(file for corpus in facts.data.corpora.values() for file in corpus.sources)]
     known = [(file.model_extra or {}).get("sha256_ends") for file in sources]
     return "a file of the corpus" if readers.describe([data])[0]["sha256_ends"] in known else None
 
 
 def _evaluate_rows(
-    model: Finetuned, data: Path, output: Path | None, by: str | None, against: Path | None, warning: str
+    model: Finetuned, data: TableFiles, output: Path | None, by: str | None, against: Path | None, warning: str
 ) -> dict[str, Any]:  # fmt: skip
     column = None if by is None else (by, read_column(data, by))
     other = None if against is None else _open_other(against)
@@ -113,7 +126,7 @@ def _write(evaluation: Evaluation, output: Path) -> Path:
         raise ResourceError(f"the page cannot be written: {error}", do="Set --output to another folder") from error
 
 
-def _predict(model: Finetuned, data: Path) -> Predicted:
+def _predict(model: Finetuned, data: TableFiles) -> Predicted:
     rows = labelled.read(data, model.task.columns("test"))
     predictions, scores = model.predict_with_scores(rows)
     same_scale = config.to_dict(model.recipe.task)["kind"] != "embed"
@@ -129,8 +142,8 @@ def _open_other(folder: Path) -> Finetuned:
     return Finetuned(folder, facts)
 
 
-def read_column(data: Path, name: str) -> list[Any]:
-    """Return the values of a column of a file of labeled rows."""
+def read_column(data: TableSource, name: str) -> list[Any]:
+    """Return the values of a column of labeled rows."""
     table, _ = tables.read(data, columns=[name])
     if name not in table.column_names:
         raise DataError(

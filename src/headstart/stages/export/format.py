@@ -16,6 +16,8 @@ from headstart.core.contracts import Task
 from headstart.core.data import InputSpec
 from headstart.core.errors import ResourceError
 from headstart.core.extras import install_command
+from headstart.stages.export import card
+from headstart.stages.export.comparison import Comparison
 from headstart.stages.export.settings import ExportSettings
 from headstart.stages.export.source import Source
 
@@ -62,6 +64,10 @@ class ExportFormat:
     def notes(self, source: Source) -> list[str]:
         """Return sentences for the card."""
         return []
+
+    def card(self, source: Source, comparison: Comparison) -> str:
+        """Return the card of the folder in Markdown."""
+        return card.write(source.facts, self.settings.to, self.usage(source), comparison, self.notes(source))
 
     def after(self, folder: Path) -> list[str]:
         """Do what follows the finished folder, and return sentences about it."""

@@ -18,7 +18,6 @@ from headstart.core.errors import ArtifactError
 from headstart.core.log import logger
 from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import Meter
-from headstart.stages.export import card
 from headstart.stages.export.comparison import Comparison, Runner, choose, compare
 from headstart.stages.export.format import ExportFormat
 from headstart.stages.export.settings import ExportSettings
@@ -109,8 +108,7 @@ def _export(form: ExportFormat, source: Source, folder: Path, settings: ExportSe
     shutil.rmtree(work)
     report = json.dumps({"to": settings.to, **comparison.to_dict()}, indent=2, ensure_ascii=False)
     (folder / REPORT).write_text(report + "\n", encoding="utf-8")
-    text = card.write(source.facts, settings.to, form.usage(source), comparison, form.notes(source))
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(form.card(source, comparison), encoding="utf-8")
     return comparison
 
 

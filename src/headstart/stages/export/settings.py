@@ -18,5 +18,7 @@ class ExportSettings(Section):
     threads: int | None = Field(None, ge=1, description="threads of every runtime; null for those that torch uses")
     repetitions: int = Field(20, ge=1, description="timed calls of each model for each batch size; the median counts")
     repo: str | None = Field(None, description="for `hub`: the name of the repository, such as name/model")
+    license: str | None = Field(None, description="for `hub`: the license of the model, as the Hub names it")
+    language: list[str] = Field([], description="for `hub`: the languages of the texts, such as en")
     upload: bool = Field(False, description="for `hub`: upload the folder; without it, only the folder is written")
     overwrite: bool = Field(False, description="replace an earlier export in the output folder")

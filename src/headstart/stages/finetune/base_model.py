@@ -25,11 +25,20 @@ In the folder itself, transformers would take a config.json for that of a whole 
 _CONFIG = "config.json"
 
 
-def record_base(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Set the checkpoint of a peft model to its absolute path, with which other tools open it from any folder."""
+def record_base(model: PreTrainedModel, name: str, checkpoint: Path) -> None:
+    """Record the checkpoint of a peft model so that other tools open it: its name and commit, or its absolute path.
+
+    Args:
+        model: the peft model; any other one is left as it is.
+        name: the checkpoint as the recipe names it.
+        checkpoint: its folder.
+    """
     configs: dict[str, Any] = getattr(model, "peft_config", {})
+    hub = parse(name)
     for config in configs.values():
-        config.base_model_name_or_path = str(checkpoint.absolute())
+        config.base_model_name_or_path = str(checkpoint.absolute()) if hub is None else hub.repository
+        if hub is not None:
+            config.revision = hub.revision
 
 
 def save_network(model: PreTrainedModel, folder: Path) -> None:

@@ -36,6 +36,7 @@ from headstart.stages.finetune.setup import Setup
 from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.tasks.decision import scale_output
+from headstart.tasks.embed import Embed
 from headstart.tasks.source import unwrap_peft
 from headstart.training import precision
 from headstart.training.callbacks import default_callbacks
@@ -81,7 +82,9 @@ def run_method(request: MethodRequest) -> MethodResult:
         result = replace(result, details=details)
     if request.save_model_to is not None:
         with artifact.staged(request.save_model_to, "model") as staging, silenced():
-            record_base(model, setup.source.path)
+            # sentence-transformers, which opens the models of `embed`, would read the base's main branch by its name.
+            name = str(setup.source.path) if isinstance(setup.task, Embed) else setup.recipe.model
+            record_base(model, name, setup.source.path)
             setup.task.save(model, setup.spec, staging.path)
             save_network(model, staging.path)
     return result

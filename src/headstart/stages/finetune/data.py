@@ -52,17 +52,16 @@ def read_data(data: LabeledData, task: Task) -> Splits:
 
 def _held_out(data: LabeledData, task: Task, split: Literal["validation", "test"], train: Examples) -> Examples:
     """Read a file of held-out rows, or split rows off from the training file."""
-    setting = getattr(data, split)
-    if isinstance(setting, str):
+    if data.source(split) is not None:
         rows = _read(data, task, split)
         if not data.allow_overlap:
             require_other_rows(train, rows, split)
         return rows
     # Read again with the columns of this split: a task may need other columns there than for training.
-    rows = _read(data, task, split, data.train)
+    rows = _read(data, task, split, "train")
     if len(rows) != len(train):
         raise DataError(
-            f"{data.train} has {len(train):,} complete rows for training and {len(rows):,} for {split}",
+            f"{train.source} has {len(train):,} complete rows for training and {len(rows):,} for {split}",
             allowed="Rows can be split off only if the same rows are complete for both",
             do=f"Set data.{split} to a file",
         )
@@ -71,10 +70,10 @@ def _held_out(data: LabeledData, task: Task, split: Literal["validation", "test"
 
 def read_held_out(data: LabeledData, task: Task, split: Literal["validation", "test"]) -> Examples:
     """Read the validation or test rows of a finished run, whose training rows were compared with them then."""
-    if isinstance(getattr(data, split), str):
+    if data.source(split) is not None:
         rows = _read(data, task, split)
     else:
-        rows = _split_off(data, _read(data, task, split, data.train), split)
+        rows = _split_off(data, _read(data, task, split, "train"), split)
     return labelled.fixed_subset(rows, data.test_rows) if split == "test" else rows
 
 
@@ -90,11 +89,16 @@ def _without_held_out(data: LabeledData, train: Examples) -> Examples:
     """Return the rows of the training file that are not split off."""
     if isinstance(data.test, float):
         train = labelled.split_off(train, data.test, "test")[0]
-    return train if isinstance(data.validation, str) else labelled.split_off(train, data.validation, "validation")[0]
+    if isinstance(data.validation, int | float):
+        train = labelled.split_off(train, data.validation, "validation")[0]
+    return train
 
 
-def _read(data: LabeledData, task: Task, split: Split, path: str | None = None) -> Examples:
-    return labelled.read(path or getattr(data, split), task.columns(split), data.skip_incomplete)
+def _read(data: LabeledData, task: Task, split: Split, source: Split | None = None) -> Examples:
+    """Read the columns of a split, from its own rows or from those of `source`."""
+    located = data.source(source or split)
+    assert located is not None
+    return labelled.read(located, task.columns(split), data.skip_incomplete)
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,11 @@ def warn_about_overlaps(overlaps: list[SplitOverlap]) -> None:
 
 def require_other_rows(train: Examples, held_out: Examples, split: str) -> None:
     """Raise if a split is the training file, or has the same rows in any order and in any format."""
-    if Path(train.source).samefile(held_out.source):
+    paths = Path(train.source), Path(held_out.source)
+    are_files = all(path.is_file() for path in paths)
+    if train.source == held_out.source or (are_files and paths[0].samefile(paths[1])):
         found = "which is also data.train"
-    elif _has_same_bytes(Path(train.source), Path(held_out.source)) or _has_same_rows(train, held_out):
+    elif (are_files and _has_same_bytes(*paths)) or _has_same_rows(train, held_out):
         found = f"which has the same rows as data.train ({train.source})"
     else:
         return

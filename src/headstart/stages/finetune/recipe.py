@@ -10,21 +10,35 @@ from pydantic import Field, field_validator, model_validator
 
 from headstart.core import config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
+from headstart.core.data import SPLITS, Split
 from headstart.core.errors import RecipeError
 from headstart.evaluation.cost import CostConfig
+from headstart.tasks.table_files import DatasetSplit, TableSource
 from headstart.training.settings import TrainingSettings
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+Files = str | Annotated[list[str], Field(min_length=1)]
 
 
 class LabeledData(Section):
-    """The files with the labeled rows, and how many rows are used."""
+    """The files or the data set with the labeled rows, and how many rows are used."""
 
-    newer: ClassVar[tuple[str, ...]] = ("allow_overlap", "skip_incomplete")
+    newer: ClassVar[tuple[str, ...]] = ("allow_overlap", "skip_incomplete", "dataset", "config")
 
-    train: str
-    validation: str | int | Share = Field(description="a file, or rows to split off from train: a number or a share")
-    test: str | Share = Field(description="a file, or the share of rows to split off from train, such as 0.2")
+    dataset: str | None = Field(
+        None,
+        description="a data set, of which train, validation and test are splits: `org/name` or `org/name@revision` on "
+        "the Hub, or a folder that `datasets` can open",
+    )
+    config: str | None = Field(None, description="the configuration of the data set, if it has several")
+    train: Files = Field(
+        description="a file, a list of files, a pattern such as data/train-*.parquet, or a folder of Parquet or Arrow "
+        "files; the name of a split if `dataset` is set"
+    )
+    validation: Files | int | Share = Field(
+        description="as train, or rows to split off from train: a number or a share"
+    )
+    test: Files | Share = Field(description="as train, or the share of rows to split off from train, such as 0.2")
     train_rows: int | None = Field(None, ge=2, description="training rows to use, sampled by each seed; all by default")
     test_rows: int | None = Field(None, ge=1, description="test rows to use, the same for every seed; all by default")
     allow_overlap: bool = Field(
@@ -34,6 +48,25 @@ class LabeledData(Section):
     skip_incomplete: bool = Field(
         False, description="leave out rows in which a value is missing or of another kind, instead of stopping"
     )
+
+    @model_validator(mode="after")
+    def _names_splits(self) -> LabeledData:
+        if self.dataset is None and self.config is not None:
+            raise ValueError("config is set, but dataset is not. A configuration belongs to a data set. Set dataset.")
+        lists = [split for split in SPLITS if isinstance(getattr(self, split), list)]
+        if self.dataset is not None and lists:
+            raise ValueError(
+                f"{lists[0]} is a list of files, but dataset is set. Then it is the name of one split. "
+                f"Remove dataset, or set {lists[0]} to a split."
+            )
+        return self
+
+    def source(self, split: Split) -> TableSource | None:
+        """Return where the rows of a split are; None if they are split off from the training rows."""
+        value = getattr(self, split)
+        if not isinstance(value, str | list):
+            return None
+        return value if self.dataset is None else DatasetSplit(self.dataset, str(value), self.config)
 
 
 class FinetuneTraining(TrainingSettings):

@@ -9,9 +9,10 @@ from functools import reduce
 from operator import add
 from pathlib import Path
 
-from headstart.checkpoint.names import folder_of
+from headstart.checkpoint.names import Kind, folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
+from headstart.core.data import SPLITS
 from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
@@ -22,14 +23,16 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
 from headstart.stages.runs import card
-from headstart.stages.runs.folder import RunFolder, pinned
+from headstart.stages.runs.folder import RunFolder, pin_recipe
 from headstart.stages.runs.machine import record_machine
 from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManifest
 from headstart.tasks.source import require_checkpoint
+from headstart.tasks.table_files import locate
 from headstart.tokens import tokenizer
 
 _CELL = "cell"
-_SPLITS = ("train", "validation", "test")
+_NAMES: dict[str, Kind] = {"model": "model", "adaptation.teacher": "model", "data.dataset": "dataset"}
+"""The settings that may be names on the Hub."""
 
 
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
@@ -37,7 +40,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
 
     Each method with each seed is a cell. An interrupted run continues with the missing cells.
     """
-    recipe = recipe.model_copy(update={"model": pinned(recipe.model, recipe.output)})
+    recipe = pin_recipe(recipe, _NAMES)
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
@@ -70,13 +73,13 @@ def summary(folder: Path) -> str:
 
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     """Return content hashes of the checkpoint and of the files with rows."""
-    files: dict[str, object] = {
-        "train": recipe.data.train, "validation": recipe.data.validation, "test": recipe.data.test,
-    }  # fmt: skip
-    files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
-    files["texts"] = getattr(recipe.adaptation, "texts", None)
-    paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str | Path)}
-    hashes = {name: artifact.sha256(path)[:16] for name, path in paths.items() if path.is_file()}
+    sources = {split: recipe.data.source(split) for split in SPLITS}
+    located = {f"{split} file": locate(source) for split, source in sources.items() if source is not None}
+    hashes = {name: files.sha256()[:16] for name, files in located.items()}
+    others = {"forgetting": recipe.forgetting, "texts": getattr(recipe.adaptation, "texts", None)}
+    for name, path in others.items():
+        if isinstance(path, str | Path) and Path(path).is_file():
+            hashes[f"{name} file"] = artifact.sha256(Path(path))[:16]
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
@@ -166,7 +169,7 @@ def _manifest(
             train_rows=best.details.train_rows or 0,
             validation_rows=len(splits.validation),
             test_rows=len(splits.test),
-            hashes={name: folder.inputs[key] for name in _SPLITS if (key := f"{name} file") in folder.inputs},
+            hashes={name: folder.inputs[key] for name in SPLITS if (key := f"{name} file") in folder.inputs},
             overlap=setup.overlaps,
             truncated=best.details.truncated,
             max_length=setup.spec.max_length,

@@ -18,6 +18,7 @@ from headstart.stages.init import columns, start
 from headstart.stages.init.columns import Column, Roles
 from headstart.stages.init.splits import NAMES, Split, split
 from headstart.tasks import labelled, tables
+from headstart.tasks.table_files import DatasetSplit, TableSource, has_tables, locate
 
 _TEMPLATE = Path(__file__).with_name("data.html.j2")
 _SHOWN_CLASSES = 30
@@ -74,8 +75,8 @@ class Look:
         return "\n".join(lines)
 
 
-def run(data: Path, options: InitOptions | None = None) -> Look:
-    """Look at a file or a folder of texts, and write splits, a recipe and a page about the data."""
+def run(data: TableSource, options: InitOptions | None = None) -> Look:
+    """Look at a file, a folder of texts or a data set, and write splits, a recipe and a page about the data."""
     options = options or InitOptions()
     table, source = _read(data)
     described = columns.describe(table)
@@ -103,9 +104,13 @@ def run(data: Path, options: InitOptions | None = None) -> Look:
     return look
 
 
-def _read(data: Path) -> tuple[pa.Table, str]:
+def _read(data: TableSource) -> tuple[pa.Table, str]:
     """Read a table, or a folder with one folder of text files per label."""
-    if not data.is_dir():
+    if not isinstance(data, str | Path):
+        located = locate(data)
+        return tables.read(located)[0], str(located)
+    data = Path(data)
+    if not data.is_dir() or has_tables(data):
         table, recognized = tables.read(data)
         return table, f"{data.name} ({recognized})"
     rows = [
@@ -141,7 +146,7 @@ def _look(
     table: pa.Table,
     incomplete: int,
     options: InitOptions,
-    data: Path,
+    data: TableSource,
 ) -> Look:
     texts, classes = texts_and_classes(table, roles)
     labels = table.column(roles.label).to_pylist()
@@ -153,7 +158,7 @@ def _look(
     counts = Counter(tag for row in labels for tag in row) if is_listed else Counter(labels)
     model = start.find_model(options.model)
     point = start.choose(model, texts, len(division.rows["train"]))
-    folder = options.output or Path(data.stem)
+    folder = options.output or Path(Path(data.dataset if isinstance(data, DatasetSplit) else str(data)).stem)
     warnings = _warnings(roles, division, counts, incomplete, point)
     return Look(
         source, described, roles, division, incomplete, counts, [len(t.split()) for t in texts], point, folder, warnings

@@ -17,6 +17,7 @@ from headstart.stages.label.sheet import Chosen, Sheet
 from headstart.stages.label.strategies import Strategy
 from headstart.stages.predict.inputs import inputs_of, problem_of
 from headstart.tasks import labelled, tables
+from headstart.tasks.table_files import locate
 from headstart.tasks.table_rows import read_rows, survey
 
 _DIGITS = 4
@@ -97,12 +98,12 @@ def _write(to: Path, labeler: Labeler, rows: list[Chosen]) -> None:
 
 def _read(path: Path, labeler: Labeler) -> list[Chosen]:
     """Return the rows of a table that can be predicted."""
-    tables.require_table(path)
-    form = tables.recognize(path, labeler.columns)
-    columns: Sequence[InputColumn] = inputs_of(labeler.task, survey(path, form).schema.names, path).columns
+    located = locate(path)
+    forms = [tables.recognize(file, labeler.columns) for file in located.files]
+    columns: Sequence[InputColumn] = inputs_of(labeler.task, survey(located, forms).schema.names, path).columns
     return [
         Chosen(number, {column.name: row.values[column.name] for column in columns})
-        for number, row in enumerate(read_rows(path, form), start=1)
+        for number, row in enumerate(read_rows(located, forms), start=1)
         if not problem_of(row, columns)
     ]
 

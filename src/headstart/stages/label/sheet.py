@@ -15,6 +15,7 @@ from headstart.core import artifact
 from headstart.core.errors import DataError, RecipeError
 from headstart.core.pages import spreadsheet
 from headstart.tasks import tables
+from headstart.tasks.table_files import require_table
 
 ROW, PREDICTION, PROBABILITY = "row", "prediction", "probability"
 _SUFFIXES = (".csv", ".json")
@@ -112,7 +113,7 @@ def read(path: Path, columns: Sequence[str], label: str, separator: str | None) 
         label: the column of the labels.
         separator: what separates the labels of a row; None for one label per row.
     """
-    tables.require_table(path)
+    require_table(path)
     if require_suffix(path) == ".json":
         return Sheet([_from_task(path, task, columns) for task in _tasks(path)], label, separator)
     table, _ = tables.read(path, text_columns=[ROW, *columns, PREDICTION, label], columns=[*columns, label])

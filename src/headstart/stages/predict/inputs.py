@@ -13,6 +13,7 @@ from headstart.core.data import InputColumn
 from headstart.core.errors import DataError
 from headstart.tasks.embed import Embed
 from headstart.tasks.labelled import TEXT, shortened
+from headstart.tasks.table_files import TableFiles
 from headstart.tasks.table_rows import Row
 
 
@@ -29,8 +30,8 @@ def expected_columns(task: Task) -> list[str]:
     return [column.name for column in task.columns("test") if not column.is_gold]
 
 
-def inputs_of(task: Task, names: Sequence[str], path: Path) -> TaskInputs:
-    """Return which columns of a file the task reads; raises if one is missing.
+def inputs_of(task: Task, names: Sequence[str], path: Path | TableFiles) -> TaskInputs:
+    """Return which of the columns the task reads; raises if one is missing. `path` is named in errors.
 
     For `embed`, two texts give their similarity, and a file with one text column gives vectors.
     """
@@ -64,7 +65,9 @@ def problem_of(row: Row, columns: Sequence[InputColumn]) -> str:
     return ""
 
 
-def _embed_inputs(task: Embed, columns: Sequence[InputColumn], names: Sequence[str], path: Path) -> TaskInputs:
+def _embed_inputs(
+    task: Embed, columns: Sequence[InputColumn], names: Sequence[str], path: Path | TableFiles
+) -> TaskInputs:
     texts = [column for column in columns if column.kind.is_text]
     if task.config.test == "similarity" and all(column.name in names for column in texts):
         return TaskInputs(tuple(texts))

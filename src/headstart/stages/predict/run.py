@@ -7,7 +7,7 @@ file beside the output. At the end the parts are joined. A killed run resumes wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,6 +35,7 @@ from headstart.stages.predict.settings import PredictSettings
 from headstart.stages.runs import manifest
 from headstart.stages.runs.manifest import FinetuneManifest
 from headstart.tasks import tables
+from headstart.tasks.table_files import TableFiles, TableSource, locate
 from headstart.tasks.table_rows import Row, Survey, read_rows, survey
 from headstart.tasks.tables import TableFormat
 from headstart.training import precision
@@ -52,8 +53,8 @@ class Work:
     model: Finetuned
     identity: str
     """The identity of the model's files."""
-    path: Path
-    form: TableFormat
+    data: TableFiles
+    forms: Sequence[TableFormat]
     survey: Survey
     inputs: TaskInputs
     settings: PredictSettings
@@ -64,8 +65,8 @@ class Work:
         return self.model.task
 
     def chunks(self) -> Iterator[tuple[int, list[Row]]]:
-        """Yield the chunks of the file with their numbers."""
-        rows = read_rows(self.path, self.form)
+        """Yield the chunks of the rows with their numbers."""
+        rows = read_rows(self.data, self.forms)
         number = 0
         while chunk := list(islice(rows, self.settings.chunk_rows)):
             yield number, chunk
@@ -80,17 +81,17 @@ class Work:
         }  # fmt: skip
 
 
-def run(model: Path, data: Path, to: Path, settings: PredictSettings, quiet: bool = False) -> dict[str, Any]:
-    """Predict the rows of a file and return what was done: counts, problems and speed."""
+def run(model: Path, data: TableSource, to: Path, settings: PredictSettings, quiet: bool = False) -> dict[str, Any]:
+    """Predict the rows of a file, several files or a data set; return what was done: counts, problems and speed."""
     suffix = output.require_suffix(to)
-    tables.require_table(data)
-    if data.resolve() == to.resolve():
+    located = locate(data)
+    if to.resolve() in [path.resolve() for path in located.files]:
         raise DataError(f"the output {to} is also the input", do="Choose another output")
-    work = _open(model, data, settings)
+    work = _open(model, located, settings)
     scores = Scores(work.task, settings.top_k, settings.scores, work.inputs.as_vectors)
     added = [*scores.names, ERROR]
     kept = pa.schema([]) if settings.only_predictions else work.survey.schema
-    _require_free_names(data, kept.names, added)
+    _require_free_names(located, kept.names, added)
     form = output_format(suffix, kept, added, work.inputs.as_vectors)
     parts = Parts(to)
     identity = _identity(work, suffix)
@@ -121,19 +122,20 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _open(model: Path, data: Path, settings: PredictSettings) -> Work:
-    """Verify the model and look at the file."""
+def _open(model: Path, data: TableFiles, settings: PredictSettings) -> Work:
+    """Verify the model and look at the files."""
     facts = manifest.read_any(model)
     if not isinstance(facts, FinetuneManifest):
         raise ArtifactError(f"{model} is a {facts.KIND}", allowed="Predictions need an output of `headstart finetune`")
     finetuned = Finetuned(model, facts)
-    form = tables.recognize(data, expected_columns(finetuned.task))
-    if not form.is_expected:
-        logger.info("%s is read as %s", data, form)
-    found = survey(data, form)
+    forms = [tables.recognize(path, expected_columns(finetuned.task)) for path in data.files]
+    for path, form in zip(data.files, forms, strict=True):
+        if not form.is_expected:
+            logger.info("%s is read as %s", path, form)
+    found = survey(data, forms)
     names = found.schema.names
     inputs = inputs_of(finetuned.task, names, data) if found.rows or names else TaskInputs(())
-    return Work(finetuned, artifact.identity(model), data, form, found, inputs, settings)
+    return Work(finetuned, artifact.identity(model), data, forms, found, inputs, settings)
 
 
 def _run_chunks(work: Work, added: list[str], form: OutputFormat, parts: Parts, quiet: bool) -> tuple[Receipt, float]:
@@ -226,14 +228,15 @@ def _identity(work: Work, suffix: str) -> dict[str, Any]:
     device = precision.default_device()
     settings = work.settings.model_dump(include={"top_k", "scores", "only_predictions", "chunk_rows"})
     return {
-        "format": _FORMAT, "model": work.identity, "data": artifact.sha256(work.path), "read_as": str(work.form),
+        "format": _FORMAT, "model": work.identity, "data": work.data.sha256(),
+        "read_as": ", ".join(dict.fromkeys(map(str, work.forms))),
         "settings": settings, "suffix": suffix, "device": device.type, "batch_tokens": batch_tokens(device),
         "precision": precision.resolve(work.model.recipe.training.precision, device),
         "versions": artifact.versions(),
     }  # fmt: skip
 
 
-def _require_free_names(data: Path, kept: list[str], added: list[str]) -> None:
+def _require_free_names(data: TableFiles, kept: list[str], added: list[str]) -> None:
     taken = next((name for name in added if name in kept), None)
     if taken is not None:
         raise DataError(

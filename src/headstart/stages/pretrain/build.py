@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart.backbones.checkpoint import Checkpoint
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, registry, renames
 from headstart.core.contracts import Backbone, Objective
 from headstart.core.data import Vocabulary
@@ -83,8 +84,9 @@ def tokenizer_of(recipe: PretrainRecipe) -> TokenizerConfig:
         _require_same_settings(recipe, corpus)
         return TokenizerConfig(path=corpus.tokenizer)
     settings, section = recipe.tokenizer or TokenizerConfig(), recipe.backbone
-    if isinstance(section, Checkpoint.Config) and settings.path is None:
-        settings = settings.model_copy(update={"path": section.path})
+    path = section.path if isinstance(section, Checkpoint.Config) and settings.path is None else settings.path
+    if path is not None:
+        settings = settings.model_copy(update={"path": folder_of(path)})
     if settings.extend is not None and settings.path is None:
         raise RecipeError(
             f"tokenizer.extend is {settings.extend}, but there is no tokenizer to extend",
@@ -116,7 +118,7 @@ def _require_same_settings(recipe: PretrainRecipe, corpus: BuiltCorpus) -> None:
     if (
         settings.path is not None
         and settings.extend is None
-        and _identity(settings.path) == _identity(corpus.tokenizer)
+        and _identity(folder_of(settings.path)) == _identity(corpus.tokenizer)
     ):
         return
     saved = config.expand_saved(corpus.manifest()["recipe"], corpus.folder)
@@ -163,7 +165,7 @@ def max_length_of(recipe: PretrainRecipe, loaded: PreTrainedTokenizerFast) -> in
 def require_same_tokens(recipe: PretrainRecipe, loaded: PreTrainedTokenizerFast) -> None:
     """Raise unless the tokens of a checkpoint's tokenizer have the same ids in the loaded one."""
     section = recipe.backbone
-    path = section.path if isinstance(section, Checkpoint.Config) else None
+    path = Checkpoint(section).path if isinstance(section, Checkpoint.Config) else None
     if path is None or not (path / "tokenizer.json").is_file():
         return
     ids = loaded.get_vocab()

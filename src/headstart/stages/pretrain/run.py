@@ -12,6 +12,7 @@ import torch
 
 from headstart.backbones.checkpoint import Checkpoint
 from headstart.checkpoint import files
+from headstart.checkpoint.names import Kind, folder_of
 from headstart.checkpoint.silence import silenced
 from headstart.core import artifact, registry, renames
 from headstart.core.config import fingerprint
@@ -34,7 +35,7 @@ from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import card
 from headstart.stages.runs.flops import flops_per_token
-from headstart.stages.runs.folder import RunFolder
+from headstart.stages.runs.folder import RunFolder, pin_recipe
 from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.manifest import Machine, PretrainData, PretrainManifest, PretrainMetrics, PretrainProgress
 from headstart.stages.runs.meter import RecordedMeter
@@ -52,6 +53,8 @@ from headstart.training.settings import TrainingSettings
 from headstart.training.trackers import reporting_callbacks
 from headstart.training.world import World, joined
 
+_NAMES: dict[str, Kind] = {"backbone.path": "model", "tokenizer.path": "model", "objective.teacher": "model"}
+"""The settings that may be names on the Hub."""
 _COUNTED_ROWS = 8
 """Rows on which FLOPs are counted: several, because a mixture of objectives treats rows differently."""
 
@@ -64,6 +67,8 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
     """
     with joined() as world, ExitStack() as stack:
         with world.main_first():
+            # The other ranks read the commits in the recipe that rank 0 has written.
+            recipe = pin_recipe(recipe, _NAMES)
             folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
         if world.broadcast(folder.status) != "finished":
             _train(recipe, folder, world, quiet or not world.is_main)
@@ -164,7 +169,8 @@ def _checkpoints(recipe: PretrainRecipe) -> dict[str, str]:
 
 def _identities(**folders: Path | None) -> dict[str, str]:
     """Return the content hashes of the folders that exist."""
-    return {name: artifact.identity(path) for name, path in folders.items() if path is not None and path.is_dir()}
+    local = {name: folder_of(path) for name, path in folders.items() if path is not None}
+    return {name: artifact.identity(path) for name, path in local.items() if path.is_dir()}
 
 
 def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import transformers
 import yaml
 from transformers import PreTrainedModel
 
+from headstart.checkpoint.names import parse
 from headstart.core import artifact, registry
 from headstart.core.markdown import code, escape, markdown_table
 from headstart.core.recipes.variables import written
@@ -58,18 +59,25 @@ def pretrained(manifest: PretrainManifest) -> str:
     ]) + "\n"  # fmt: skip
 
 
-def finetuned(manifest: FinetuneManifest) -> str:
-    """Return the card of a fine-tuned model: its scores beside those of the baselines."""
+def finetuned(manifest: FinetuneManifest, front: str | None = None, more: Sequence[str] = ()) -> str:
+    """Return the card of a fine-tuned model: its scores beside those of the baselines.
+
+    Args:
+        manifest: the facts.
+        front: other metadata than the usual ones, between two lines of dashes.
+        more: sections after the scores.
+    """
     manifest = _written(manifest)
     recipe, data = manifest.recipe, manifest.data
     adaptation = recipe["adaptation"]["name"]
     return "\n\n".join([
-        _front(["headstart", adaptation], manifest.pipeline),
+        front or _front(["headstart", adaptation], manifest.pipeline),
         f"# {recipe['task']['kind']} by {adaptation} from {code(recipe['model'])}",
         _training(manifest),
         _fenced(_usage(manifest), "python"),
         *filter(None, [_plain_usage(manifest)]),
         f"## Scores on the test set ({data.test_rows:,} rows)\n\n" + manifest.table,
+        *more,
         "## Data\n\n" + markdown_table(
             ["split", "rows", "source"], [[split, f"{rows:,}", code(source)] for split, rows, source in data.splits()]
         ),
@@ -212,12 +220,14 @@ def _plain_usage(manifest: FinetuneManifest) -> str:
     if method == "prompt" and auto_class == "AutoModelForSequenceClassification":
         return ""
     name = _PIPELINES[auto_class]
+    hub = parse(manifest.recipe["model"])
+    base, revision = (manifest.recipe["model"], "") if hub is None else (hub.repository, f", revision={hub.revision!r}")
     code = (
         "from peft import PeftModel\n"
         f"from transformers import AutoConfig, {auto_class}, pipeline\n\n"
-        f'folder, base = "{_FOLDER}", {manifest.recipe["model"]!r}\n'
+        f'folder, base = "{_FOLDER}", {base!r}\n'
         f'config = AutoConfig.from_pretrained(f"{{folder}}/network")  # has the names of the labels\n'
-        f"model = PeftModel.from_pretrained({auto_class}.from_pretrained(base, config=config), folder)\n"
+        f"model = PeftModel.from_pretrained({auto_class}.from_pretrained(base, config=config{revision}), folder)\n"
         f'run = pipeline("{name}", model=model, tokenizer=folder{_TRUNCATION.get(name, "")})\n'
     )
     return "Without Headstart, with the checkpoint that it was trained on:\n\n" + _fenced(code, "python")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from headstart.checkpoint.names import repin
+from headstart.checkpoint.names import Kind, repin
 from headstart.core import artifact, config, renames
 from headstart.core.errors import ArtifactError, HeadstartError, RecipeError
 from headstart.core.lock import LOCK, FolderLock
@@ -36,16 +36,40 @@ _BUDGET = "training.budget"
 _VARIABLE = "variable "
 """Prefix of the name of a variable among the inputs."""
 
+RecipeT = TypeVar("RecipeT", bound=BaseModel)
 Status = Literal["new", "unfinished", "finished"]
 
 
-def pinned(model: str, output: Path) -> str:
-    """Return the name of a checkpoint with its commit on the Hub: that of the run in `output`, if it has begun."""
-    previous = None
-    if (output / RECIPE).is_file():
+def pin_recipe(recipe: RecipeT, names: Mapping[str, Kind]) -> RecipeT:
+    """Return a recipe whose names on the Hub have their commits: those of the run in its output, if it has begun.
+
+    Args:
+        recipe: the filled recipe.
+        names: the dotted keys of settings that may be names, at most two levels deep, and what they name.
+    """
+    output: Path = recipe.output  # type: ignore[attr-defined]
+    begun = _read_begun(output / RECIPE)
+    for key, kind in names.items():
+        section, _, field = key.rpartition(".")
+        owner = getattr(recipe, section) if section else recipe
+        value = getattr(owner, field, None)
+        if value is None:
+            continue
+        saved = begun.get(section) if section else begun
+        previous = saved.get(field) if isinstance(saved, dict) else None
+        name = type(value)(repin(str(value), previous if isinstance(previous, str) else None, kind))
+        if name != value:
+            changed = owner.model_copy(update={field: name})
+            recipe = recipe.model_copy(update={section: changed}) if section else changed
+    return recipe
+
+
+def _read_begun(path: Path) -> dict[str, Any]:
+    """Return the recipe with which a run has begun; empty if there is none that can be read."""
+    if path.is_file():
         with suppress(HeadstartError):
-            previous = config.parse(output / RECIPE).get("model")
-    return repin(model, previous if isinstance(previous, str) else None)
+            return config.parse(path)
+    return {}
 
 
 class RunFolder:

@@ -21,7 +21,7 @@ from headstart.core.log import logger
 from headstart.corpus.read import readers
 from headstart.corpus.read.readers import Receipt
 from headstart.evaluation.cost import PriceTag
-from headstart.stages.runs.folder import RunFolder, pinned
+from headstart.stages.runs.folder import RunFolder, pin_recipe
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.stages.search import graph as neighbors
 from headstart.stages.search.embedder import Embedder
@@ -43,7 +43,7 @@ class Passage(NamedTuple):
 
 def run(recipe: IndexRecipe, quiet: bool = False) -> Path:
     """Build an index, or resume an unfinished one with the vectors that it has, and return its folder."""
-    recipe = recipe.model_copy(update={"model": pinned(recipe.model, recipe.output)})
+    recipe = pin_recipe(recipe, {"model": "model"})
     checkpoint = require_checkpoint(recipe.model)
     inputs = {
         "checkpoint": artifact.identity(checkpoint)[:16],

@@ -11,6 +11,7 @@ from typing import Any
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, registry, renames
 from headstart.core.config import Section, TaskSection
+from headstart.core.data import SPLITS
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.corpus.read import mixture, readers
 from headstart.corpus.read.built import BuiltCorpus
@@ -21,8 +22,8 @@ from headstart.stages.runs.folder import identity_of
 from headstart.studies.definition import SCRATCH, Study
 from headstart.studies.graph import ABSENT, Cell, Graph, Node, cell_dir
 from headstart.studies.grid import Point, System, is_excluded, points, with_settings
+from headstart.tasks.table_files import TableSource, locate
 
-_SPLITS = ("train", "validation", "test")
 _SET_BY_STUDY = ("output", "seeds", "compare_with")
 """Settings of a fine-tuning recipe that the study sets."""
 _NOT_SHAPE = ("pretrain.objective", "pretrain.training", "pretrain.warm_start")
@@ -149,7 +150,7 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
         if corpus is not None and pretrain is None and _corpus_hash(corpus).startswith(ABSENT):
             if recipe["model"] not in graph.unsearched:
                 graph.unsearched.append(recipe["model"])
-        elif corpus is not None and isinstance(recipe["data"]["test"], str):
+        elif corpus is not None and isinstance(recipe["data"]["test"], str) and "dataset" not in recipe["data"]:
             overlap = graph.add(_overlap(recipe, corpus))
             graph.overlaps.setdefault(point.context(study), {})[system] = overlap.id
 
@@ -239,7 +240,7 @@ def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_path(key: str, value: Any) -> bool:
-    return key in _SPLITS and isinstance(value, str)
+    return key in SPLITS and isinstance(value, str | list)
 
 
 def _without_paths(corpus: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +250,22 @@ def _without_paths(corpus: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file_hashes(data: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _content(value) for key, value in data.items() if _is_path(key, value)}
+    labeled = LabeledData.model_validate(data)
+    sources = {split: labeled.source(split) for split in SPLITS}
+    return {
+        split: _rows_content(tuple(source) if isinstance(source, list) else source)
+        for split, source in sources.items()
+        if source is not None
+    }
+
+
+@lru_cache(maxsize=1024)
+def _rows_content(source: TableSource) -> str:
+    """Return a hash of labeled rows; where they are, marked as absent, where they cannot be found."""
+    try:
+        return locate(source).sha256()[:16]
+    except DataError:
+        return ABSENT + str(source)
 
 
 def _corpus_hash(corpus: Mapping[str, Any]) -> str:

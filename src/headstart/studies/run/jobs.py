@@ -21,6 +21,7 @@ import torch
 
 from headstart.core import artifact, config, faults, registry
 from headstart.core.contracts import Task
+from headstart.core.data import SPLITS
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
 from headstart.core.recipes import variables
@@ -31,7 +32,7 @@ from headstart.stages.finetune.applicable import AdaptationNotApplicable
 from headstart.stages.finetune.cell import MethodRequest, run_baseline, run_method
 from headstart.stages.finetune.data import read_data
 from headstart.stages.finetune.forgetting import open_probe
-from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.recipe import FinetuneRecipe, LabeledData
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import open_setup
 from headstart.stages.pretrain import run as pretrain
@@ -42,6 +43,7 @@ from headstart.studies.graph import WORK, Node, cell_dir
 from headstart.studies.run import overlap
 from headstart.studies.run.expand import BaselineRecipe, OverlapRecipe
 from headstart.tasks.source import require_checkpoint
+from headstart.tasks.table_files import locate
 
 CURVE, JOURNAL = "curve.jsonl", "journal.jsonl"
 _CELL = "cell of a study"
@@ -167,10 +169,12 @@ def _publish_result(
 
 def _require_unchanged(node: Node) -> None:
     """Raise if a data file no longer has the content that the address of the cell names."""
-    for key, path in node.recipe["data"].items():
-        if key in node.inputs and artifact.sha256(Path(path))[: len(node.inputs[key])] != node.inputs[key]:
+    data = LabeledData.model_validate(node.recipe["data"])
+    for split in SPLITS:
+        source = data.source(split)
+        if source is not None and locate(source).sha256()[:16] != node.inputs.get(split):
             raise DataError(
-                f"{path} was changed after the study began",
+                f"{locate(source)} was changed after the study began",
                 do="Run the study again: the changed file belongs to other cells",
             )
 

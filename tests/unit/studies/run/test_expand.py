@@ -20,6 +20,7 @@ ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}
 @pytest.fixture
 def files(tmp_path) -> Path:
     expand._content.cache_clear()
+    expand._rows_content.cache_clear()
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(ROWS, encoding="utf-8")
     (tmp_path / "corpus.txt").write_text("In the beginning.\n\nAnd so on.\n", encoding="utf-8")
@@ -122,6 +123,7 @@ def test_a_change_recomputes_only_what_depends_on_it(files):
     assert before.nodes.keys() < more_seeds.nodes.keys()
     (files / "test.csv").write_text(ROWS + "a fine day,1\n", encoding="utf-8")
     expand._content.cache_clear()
+    expand._rows_content.cache_clear()
     other_test = build(study(files))
     same = {before.nodes[name].kind for name in before.nodes.keys() & other_test.nodes.keys()}
     assert same == {"prepare", "pretrain"}, "other test rows change everything but the pre-training"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from headstart.core.errors import RecipeError
+from headstart.stages.export import hub_card
+from headstart.stages.export.comparison import Comparison
 from headstart.stages.export.format import require_package
 from headstart.stages.export.formats.merged import Merged
 from headstart.stages.export.settings import ExportSettings
+from headstart.stages.export.source import Source
 
 
 class Hub(Merged):
@@ -22,6 +25,10 @@ class Hub(Merged):
                 allowed="An upload needs the name of a repository",
                 do="Set --repo, such as --repo name/model",
             )
+
+    def card(self, source: Source, comparison: Comparison) -> str:
+        """Return the card with the metadata that the Hub reads."""
+        return hub_card.write(source.facts, self.settings, self.usage(source), comparison)
 
     def after(self, folder: Path) -> list[str]:
         """Upload the folder, or list what an upload would send."""
