@@ -27,7 +27,7 @@ def test_from_a_file_of_questions_to_a_model_a_page_and_recipes(
     done = headstart(*command)
     assert "Use " in done.stdout and "more training labels would buy" in done.stdout
     advice = json.loads((output / "advice.json").read_text(encoding="utf-8"))
-    methods = {row["method"]: row for row in advice["ladder"]}
+    methods = {row["method"]: row for row in advice["methods"]}
     assert {"majority", "svm", "linear_probe"} <= methods.keys()
     assert methods["majority"]["score"] < methods["svm"]["score"]
     assert all(row["low"] <= row["score"] <= row["high"] for row in methods.values())

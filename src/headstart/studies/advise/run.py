@@ -23,8 +23,8 @@ from headstart.stages.init import start
 from headstart.stages.runs.result import FinetuneRun, Run, Table
 from headstart.studies.advise import curve, facts, final, page, rounds
 from headstart.studies.advise.cells import Cells
-from headstart.studies.advise.climb import Climber, Clock
-from headstart.studies.advise.ladder import LADDER, Rung, candidate_rates, row_passes
+from headstart.studies.advise.methods import METHODS, Method, candidate_rates, row_passes
+from headstart.studies.advise.search import Clock, Search
 
 ADVICE, PAGE, MARKDOWN = "advice.json", "advice.html", "advice.md"
 _SETTINGS, _ROUNDS, _DATA = "advise.json", "rounds", "data"
@@ -43,7 +43,7 @@ class AdviseOptions:
 
 
 class Advice(Run):
-    """The result of `headstart.advise`: the chosen model, the table of the ladder, and the recommendation."""
+    """The result of `headstart.advise`: the chosen model, the table of methods, and the recommendation."""
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class Advice(Run):
 
     @cached_property
     def table(self) -> Table:
-        """The ladder: one row per method that ran, with scores on held-out rows and costs."""
-        return Table(self.manifest["ladder"])
+        """One row per method that ran, with scores on held-out rows and costs."""
+        return Table(self.manifest["methods"])
 
     @property
     def scores(self) -> Table:  # type: ignore[override]
@@ -87,7 +87,7 @@ class Advice(Run):
 
 
 def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -> Path:
-    """Climb the ladder for labeled rows within the time budget, train the chosen model and write the page.
+    """Try methods on labeled rows within the time budget, train the chosen model and write the page.
 
     Finished cells are reused, and only their recorded time counts, so the same command run again changes nothing.
     """
@@ -114,16 +114,16 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
 def _advise(output: Path, base: FinetuneRecipe, seconds: float, quiet: bool) -> None:
     cells = Cells(output, base, rounds.read(output / _ROUNDS), torch.get_num_threads())
     clock = Clock(seconds)
-    climber = Climber(cells.run, lambda rung: candidate_rates(rung, base), _forecast(base, cells), clock)
-    climber.climb([rung for rung in LADDER if not rung.is_trained])
-    learning = curve.measure(climber.results, cells, clock)
-    climber.climb([rung for rung in LADDER if rung.is_trained])
-    climb = climber.finished(LADDER)
-    final.write_recipes(output, climb, base)
-    folder = final.train(output, climb, quiet)
+    search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock)
+    search.try_methods([method for method in METHODS if not method.is_trained])
+    learning = curve.measure(search.results, cells, clock)
+    search.try_methods([method for method in METHODS if method.is_trained])
+    outcome = search.finished(METHODS)
+    final.write_recipes(output, outcome, base)
+    folder = final.train(output, outcome, quiet)
     advice = {
         **facts.of_data(artifact.read_manifest(output / _ROUNDS), base, artifact.read_manifest(folder)),
-        **facts.of_climb(climb, clock),
+        **facts.of_search(outcome, clock),
         "curve": facts.of_curve(learning, artifact.read_manifest(folder)["data"]["train_rows"]),
         "test": final.score_test_rows(folder),
         "opened_for": final.opened_for(output),
@@ -146,16 +146,16 @@ def _measured(output: Path, folder: Path, base: FinetuneRecipe) -> dict[str, Any
 
 
 def _forecast(base: FinetuneRecipe, cells: Cells) -> Any:
-    """Return a function that forecasts a cell's seconds from those of the last network rung, by the rows they read."""
+    """Return a function that forecasts a cell's seconds from those of the last network, by the rows they read."""
     rows = cells.rounds[0].rows
-    order = {rung.name: rung for rung in LADDER}
+    order = {method.name: method for method in METHODS}
 
-    def forecast(rung: Rung, measured: Mapping[str, float]) -> float | None:
-        known = [name for name in order if name in measured and name != rung.name]
+    def forecast(method: Method, measured: Mapping[str, float]) -> float | None:
+        known = [name for name in order if name in measured and name != method.name]
         if not known:
             return None
         last = order[known[-1]]
-        passes = [row_passes(r, base, rows["train"], rows["validation"], rows["test"]) for r in (rung, last)]
+        passes = [row_passes(r, base, rows["train"], rows["validation"], rows["test"]) for r in (method, last)]
         return measured[last.name] * passes[0] / passes[1]
 
     return forecast

@@ -86,6 +86,9 @@ def test_every_kind_of_label_ends_with_a_model_that_predicts(make, tmp_path, che
     text = ["the", "red", "sea"] if make is tags else "the red sea"
     assert len(advice.model.predict([text, text])) == 2
     before = {path: path.stat().st_mtime_ns for path in (output / "cells").rglob("*")}
+    # A page of an earlier version has other keys, and is written again from the cells.
+    earlier = {"ladder": advice.manifest["methods"], "chosen_model": advice.manifest["chosen_model"]}
+    (output / "advice.json").write_text(json.dumps(earlier), encoding="utf-8")
     again = headstart.advise(data, model=checkpoint("bert"), minutes=0, output=output, quiet=True)
     assert again.summary() == advice.summary()
     assert {path: path.stat().st_mtime_ns for path in (output / "cells").rglob("*")} == before
@@ -125,7 +128,7 @@ def advice(**values) -> dict:
     test = [{"method": "full", "score": 0.78, "low": 0.7, "high": 0.86}]
     return {
         "data": "<b>rows.csv</b>: 140 labeled rows", "warnings": ["a | b"], "left_out": {}, "checkpoint": "folder",
-        "splits": {"train": 100}, "metric": "accuracy", "ladder": [row("svm", is_network=False), row("full")],
+        "splits": {"train": 100}, "metric": "accuracy", "methods": [row("svm", is_network=False), row("full")],
         "chosen": "full", "best": "full", "stopped": "All methods were tried.", "not_tried": [],
         "seconds": {"budget": 600.0, "spent": 90.0}, "cost": {}, "opened_for": ["full"],
         "chosen_model": {"milliseconds": 12.0, "megabytes": 90.0}, "test": {"rows": 40, "scores": test},
@@ -142,7 +145,7 @@ def test_the_page_says_what_was_bought_and_escapes_what_came_from_the_data():
     assert "100 more training labels would buy about +1.8 points (+0.6 to +3.0, 90 % band)" in text
     assert "full bought +2.0 points (-1.0 to +5.0, p = 0.200) over svm for 1.5 min." in text
     behind = {"difference": -0.02, "low": -0.05, "high": 0.01, "p": 0.2}
-    assert "full bought nothing: -2.0 points" in page.markdown(advice(ladder=[row("svm"), row("full", lead=behind)]))
+    assert "full bought nothing: -2.0 points" in page.markdown(advice(methods=[row("svm"), row("full", lead=behind)]))
     assert r"\<b>rows.csv" in text and "&lt;b&gt;rows.csv" in markup and "<b>rows" not in markup
     assert page.RULE in text and markup.count("<figure") == 2
 
