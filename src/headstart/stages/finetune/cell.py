@@ -112,7 +112,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     with RecordedMeter(work / "cost.json", setup.recipe.cost) as meter:
         work.mkdir(parents=True, exist_ok=True)
         record_machine(work, settings)
-        learner = _build_learner(request, adaptation, splits)
+        learner = build_learner(setup, adaptation, splits, seed)
         test = setup.rows.encode("test", splits.test)
         model = learner.model
         if count_trainable(model):
@@ -125,7 +125,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
             # The best weights are not always the last ones.
             learner.solve()
         else:
-            trained = _evaluate_untrained(learner, settings)
+            trained = evaluate_untrained(learner, settings)
         flops = trained.progress.flops + sum(body.flops for body in frozen_bodies(model))
         trainable, parameters = count_trainable(model), count_parameters(model)
         model = adaptation.finish(model)
@@ -144,7 +144,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         truncated=_count_truncated(setup, splits, learner, test),
         attention=attention_of(unwrap_peft(model)), decision=decision,
         overlap=[overlap.model_dump() for overlap in setup.overlaps], mixture=learned_mixture(model),
-        predict_seconds=predict_seconds,
+        predict_seconds=predict_seconds, adapted={} if setup.adapted is None else setup.adapted.model_dump(),
     )  # fmt: skip
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))
@@ -179,8 +179,9 @@ def _count_truncated(setup: Setup, splits: Splits, learner: TaskLearner, test: S
     return setup.truncation.count(setup.task, setup.spec, encoded)
 
 
-def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Splits) -> TaskLearner:
-    setup, task, seed = request.setup, request.setup.task, request.seed
+def build_learner(setup: Setup, adaptation: Adaptation, splits: Splits, seed: int) -> TaskLearner:
+    """Return the model of an adaptation with one seed, and the encoded rows that it learns from."""
+    task = setup.task
     task.show(splits.train, seed)
     # The task may hold the threshold of another seed.
     task.set_decision({})
@@ -192,7 +193,7 @@ def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Split
     return TaskLearner(model, task, adaptation, setup.spec, train, validation, splits.validation.labels)
 
 
-def _evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
+def evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
     """Score the validation rows with a model that has no trainable parameters."""
     learner.module.to(precision.default_device())
     with _autocast(learner.model, settings):

@@ -12,9 +12,11 @@ from pathlib import Path
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
+from headstart.corpus.read import readers
 from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
+from headstart.stages.finetune.adapt_first import adapted_setup
 from headstart.stages.finetune.cell import MethodRequest, run_method
 from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
@@ -41,7 +43,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
-            setup = open_setup(recipe)
+            setup = adapted_setup(open_setup(recipe), folder.path, quiet)
             machines = record_machine(folder.path, recipe.training)
             setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
             cells, left_out = _run_cells(setup, folder, quiet)
@@ -57,10 +59,12 @@ def summary(folder: Path) -> str:
         "",
         *manifest.verdicts,
         *manifest.notes,
+        *([manifest.adapted.sentence()] if manifest.adapted else []),
         *manifest.data.truncation(),
         *(overlap.sentence() for overlap in manifest.data.overlap),
         *(f"{method} is left out: {reason}" for method, reason in manifest.left_out.items()),
         f"cost of all trained models: {manifest.cost.sentence()}",
+        *([f"cost of adapting first: {manifest.adapted.cost.sentence()}"] if manifest.adapted else []),
         *([f"kept weights: {manifest.kept_weights}"] if manifest.kept_weights else []),
         *([f"layer weights: {manifest.layer_weights}"] if manifest.layer_weights else []),
         f"model: {folder} (seed {manifest.seed})",
@@ -74,6 +78,9 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     files["forgetting"] = recipe.forgetting if isinstance(recipe.forgetting, str) else 0
     paths = {f"{name} file": Path(path) for name, path in files.items() if isinstance(path, str)}
     hashes = {name: artifact.sha256(path)[:16] for name, path in paths.items() if path.is_file()}
+    if recipe.adapt_first is not None and isinstance(recipe.adapt_first.texts, list):
+        texts = readers.describe(readers.expand(recipe.adapt_first.texts, "adapt_first.texts"))
+        hashes["adapt_first texts"] = config.fingerprint(texts)
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
@@ -175,7 +182,7 @@ def _manifest(
         left_out=dict(left_out),
         notes=best.details.notes,
         comparisons={row.method: row.lead.to_dict() for row in table if row.lead is not None},
-        cost=reduce(add, trained),
+        cost=reduce(add, trained + ([setup.adapted.cost] if setup.adapted and setup.adapted.is_counted else [])),
         architecture=best.details.architecture or "",
         trainable_parameters=best.details.trainable_parameters or 0,
         steps=best.details.steps or 0,
@@ -185,6 +192,7 @@ def _manifest(
         usage=task.usage,
         target_cls=setup.spec.target_cls,
         **({"mixture": best.details.mixture} if best.details.mixture else {}),
+        **({"adapted": setup.adapted} if setup.adapted is not None else {}),
     )
 
 

@@ -18,6 +18,7 @@ from headstart.core.markdown import code, escape, markdown_table
 from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.runs.manifest import (
+    ADAPTED,
     BuiltCorpusData,
     FinetuneManifest,
     Machine,
@@ -76,6 +77,7 @@ def finetuned(manifest: FinetuneManifest) -> str:
         *data.truncation(),
         *(overlap.sentence() for overlap in data.overlap),
         "## Cost\n\n" + _cost(manifest.cost),
+        *([f"Adapting first: {manifest.adapted.cost.sentence()}."] if manifest.adapted else []),
         *_machines(manifest.machines),
         _recipe(recipe),
         _versions(),
@@ -161,6 +163,8 @@ def _training(manifest: FinetuneManifest) -> str:
         sentences.append(f"Kept weights: {manifest.kept_weights}.")
     if manifest.layer_weights:
         sentences.append(f"Learned layer weights: {manifest.layer_weights}.")
+    if manifest.adapted is not None:
+        sentences.append(manifest.adapted.sentence())
     return " ".join([*sentences, *_decision(manifest)])
 
 
@@ -212,10 +216,12 @@ def _plain_usage(manifest: FinetuneManifest) -> str:
     if method == "prompt" and auto_class == "AutoModelForSequenceClassification":
         return ""
     name = _PIPELINES[auto_class]
+    is_start = manifest.adapted is None or not manifest.adapted.step
+    base = manifest.recipe["model"] if is_start else f"{_FOLDER}/{ADAPTED}"
     code = (
         "from peft import PeftModel\n"
         f"from transformers import AutoConfig, {auto_class}, pipeline\n\n"
-        f'folder, base = "{_FOLDER}", {manifest.recipe["model"]!r}\n'
+        f'folder, base = "{_FOLDER}", {base!r}\n'
         f'config = AutoConfig.from_pretrained(f"{{folder}}/network")  # has the names of the labels\n'
         f"model = PeftModel.from_pretrained({auto_class}.from_pretrained(base, config=config), folder)\n"
         f'run = pipeline("{name}", model=model, tokenizer=folder{_TRUNCATION.get(name, "")})\n'
