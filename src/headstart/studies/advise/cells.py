@@ -60,6 +60,12 @@ class CellResult:
     is_new: bool = True
     """False if it was computed by an earlier command."""
 
+    @property
+    def adapting_seconds(self) -> float:
+        """Return the part of `seconds` for the pre-training that this cell ran for all cells of its method."""
+        adapted = self.details.adapted
+        return min(self.seconds, adapted["cost"]["seconds"]) if adapted.get("is_counted") else 0.0
+
 
 class Cells:
     """The cells of one output folder."""

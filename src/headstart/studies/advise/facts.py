@@ -67,6 +67,8 @@ def _row(result: TriedMethod) -> dict[str, Any]:
     cost = result.cost
     return {
         "method": result.method.name,
+        "adaptation": result.method.adaptation,
+        "adapted": [c.details.adapted["step"] for c in result.rounds.values() if c.details.adapted],
         "rate": result.rate,
         "score": score.value,
         "low": score.low,

@@ -25,7 +25,7 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init.splits import NAMES
 from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
-from headstart.studies.advise.methods import recipe_of
+from headstart.studies.advise.methods import ADAPT_FIRST, recipe_of
 from headstart.studies.advise.search import SearchResult, TriedMethod
 
 MODEL, RECIPES, OPENED = "model", "recipes", "test_opened_for.json"
@@ -45,6 +45,8 @@ def write_recipes(output: Path, outcome: SearchResult, base: FinetuneRecipe) -> 
             continue
         network = result if result.method.is_network else outcome.best_network
         recipe = recipe_of(network.method, network.rate, base, data)
+        # The recipe stands alone; the pre-training of the search belongs to this folder.
+        recipe.get(ADAPT_FIRST, {}).pop("folder", None)
         recipe["output"] = f"runs/{output.name}-{result.method.name}"
         recipe["compare_with"] = [] if result.method.is_network else [result.method.name]
         path = output / RECIPES / f"{result.method.name}.yaml"
@@ -59,6 +61,9 @@ def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
     folder = output / MODEL
     baselines = [result.method.name for result in outcome.results if result.rounds and not result.method.is_network]
     raw = {**config.parse(path), "output": str(folder), "compare_with": baselines}
+    section = outcome.best_network.method.adapt_first
+    if section is not None:
+        raw[ADAPT_FIRST] = {**raw[ADAPT_FIRST], "folder": section.folder}
     recipe = config.fill(FinetuneRecipe, raw, where=str(path))
     if (folder / RECIPE).is_file() and not _is_same(folder, recipe):
         # More time led to another choice.
@@ -71,7 +76,7 @@ def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
 
 def _is_same(folder: Path, recipe: FinetuneRecipe) -> bool:
     saved = config.fill_saved(FinetuneRecipe, config.parse(folder / RECIPE), str(folder))
-    names = ("adaptation", "training", "compare_with")
+    names = (ADAPT_FIRST, "adaptation", "training", "compare_with")
     return all(getattr(saved, name) == getattr(recipe, name) for name in names)
 
 
@@ -89,8 +94,11 @@ def opened_for(output: Path) -> list[str]:
     return names
 
 
-def score_test_rows(folder: Path) -> dict[str, Any]:
-    """Return the test scores of the chosen model and the baselines, with intervals and paired comparisons."""
+def score_test_rows(folder: Path, name: str) -> dict[str, Any]:
+    """Return the test scores of the chosen model and the baselines, with intervals and paired comparisons.
+
+    `name` is that of the chosen method, which is not always that of its adaptation.
+    """
     facts = FinetuneManifest.read(folder)
     model = Finetuned(folder, facts)
     gold = read_held_out(model.recipe.data, model.task, "test").labels
@@ -103,7 +111,8 @@ def score_test_rows(folder: Path) -> dict[str, Any]:
     rows = []
     for method, predicted in predictions.items():
         score = bootstrap(metric, gold, predicted)
-        row: dict[str, Any] = {"method": method, "score": score.value, "low": score.low, "high": score.high}
+        shown = name if method == chosen else method
+        row: dict[str, Any] = {"method": shown, "score": score.value, "low": score.low, "high": score.high}
         if method != chosen:
             lead = compare_runs(gold, {0: predictions[chosen]}, {0: predicted}, metric)
             row["behind"] = lead_facts(lead)

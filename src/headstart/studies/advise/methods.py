@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headstart.core import config
 from headstart.core.config import Section
-from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.recipe import AdaptFirst, FinetuneRecipe
 from headstart.training.budget import Budget
 
+ADAPT_FIRST = "adapt_first"
+"""The name of the method that pre-trains the checkpoint on unlabeled text first."""
 _FORWARD_AND_BACKWARD = 3
 """A training step costs about three times as much as a prediction of the same rows."""
 
@@ -20,7 +22,7 @@ class Method:
     """One method that can be tried."""
 
     name: str
-    """A baseline or an adaptation of the registry."""
+    """A baseline or an adaptation of the registry, or `adapt_first`."""
     is_network: bool = True
     """Networks can be saved, served and exported; baselines are only compared with."""
     is_trained: bool = False
@@ -33,6 +35,15 @@ class Method:
     """Evaluations on the validation rows during training; by default those of the recipe."""
     refits: bool = False
     """Every evaluation also runs the training rows, to fit the head to their vectors."""
+    adaptation: str = ""
+    """The adaptation of the registry, where the method has another name."""
+    adapt_first: AdaptFirst | None = None
+    """The pre-training on unlabeled text before it, which all cells of the method share."""
+
+    @property
+    def adapting_seconds(self) -> float:
+        """Return the budget of the pre-training."""
+        return 0.0 if self.adapt_first is None else Budget.parse(self.adapt_first.budget).amount
 
 
 METHODS = (
@@ -45,6 +56,12 @@ METHODS = (
     Method("lora", is_trained=True, rates=(20.0, 6.0, 60.0)),
     Method("full", is_trained=True, rates=(1.0, 0.3, 3.0)),
 )
+
+
+def adapting_first(method: Method, rate: float | None, base: FinetuneRecipe, section: AdaptFirst) -> Method:
+    """Return the method that pre-trains the checkpoint first and is then `method` with its selected learning rate."""
+    rates = () if rate is None else (rate / base.training.learning_rate,)
+    return replace(method, name=ADAPT_FIRST, adaptation=method.name, rates=rates, adapt_first=section)
 
 
 def candidate_rates(method: Method, base: FinetuneRecipe) -> list[float | None]:
@@ -60,13 +77,14 @@ def epochs_of(method: Method, base: FinetuneRecipe) -> int:
 def recipe_of(method: Method, rate: float | None, base: FinetuneRecipe, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a fine-tuning recipe of a network for one seed, without other methods, as plain values."""
     training, task = (_given(section) for section in (base.training, base.task))
-    adaptation: dict[str, Any] = {"name": method.name}
+    adaptation: dict[str, Any] = {"name": method.adaptation or method.name}
     if method.is_trained:
         training["budget"] = f"{epochs_of(method, base)} epochs"
         training["eval_count"] = method.evaluations or base.training.eval_count
         adaptation["learning_rate"] = rate
+    first = {} if method.adapt_first is None else {"adapt_first": _given(method.adapt_first)}
     return {
-        "seed": 0, "seeds": 1, "output": "cell", "model": base.model, "task": task, "data": dict(data),
+        "seed": 0, "seeds": 1, "output": "cell", "model": base.model, "task": task, "data": dict(data), **first,
         "adaptation": adaptation, "compare_with": [], "training": training,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import describe_p
 from headstart.studies.advise.rounds import ROUNDS
-from headstart.studies.advise.search import FINAL_SHARE, WORTHWHILE
+from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, FINAL_SHARE, WORTHWHILE
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 RULE = (
@@ -27,7 +27,9 @@ RULE = (
     f"{WORTHWHILE * 100:g} points. The search stops after two such methods in a row, if less than "
     f"{WORTHWHILE * 100:g} points are left to gain, or if the time left is shorter than the forecast of the next run "
     f"and of the final training ({FINAL_SHARE:g} times a run). A dearer method is preferred only if it leads by "
-    f"{WORTHWHILE * 100:g} points or more."
+    f"{WORTHWHILE * 100:g} points or more. With a corpus, {CORPUS_SHARE:.0%} of the time are kept for one more method: "
+    f"the checkpoint is pre-trained on the corpus for {ADAPTING_SHARE:.0%} of the time, and the best network is "
+    "trained from the checkpoint along that run that a linear probe on the validation rows prefers."
 )
 
 
@@ -99,9 +101,18 @@ def _bought(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     for row in advice["methods"]:
         if row["is_network"] and row["lead"] is not None:
             what = "bought" if row["lead"]["difference"] > 0 else "bought nothing:"
-            line = f"{row['method']} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
-            lines.append(f"{line} for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}.")
+            subject = "adapting to your text" if row["adapted"] else row["method"]
+            line = f"{subject} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
+            line += f" for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}"
+            lines.append(f"{line}{_kept_starts(row['adapted'])}.")
     return lines
+
+
+def _kept_starts(steps: Sequence[int]) -> str:
+    """Return in how many rounds the probe preferred the checkpoint as it was, as a clause."""
+    starts = sum(step == 0 for step in steps)
+    rounds = "1 round" if len(steps) == 1 else f"{len(steps)} rounds"
+    return f"; the probe kept the checkpoint as it was in {starts} of {rounds}" if starts else ""
 
 
 def _labels(advice: Mapping[str, Any], scores: _Scores) -> str:
@@ -123,7 +134,8 @@ def methods_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
     header = ["method", metric, "95 % interval", "rounds", "rate", "time", "kWh", "price", "ms per text", "MB"]
     body = [
         [
-            row["method"] + (" (chosen)" if row["method"] == advice["chosen"] else ""),
+            " + ".join(filter(None, [row["method"], row["adaptation"]]))
+            + (" (chosen)" if row["method"] == advice["chosen"] else ""),
             scores.one(row["score"]),
             scores.spread(row),
             str(row["rounds"]),

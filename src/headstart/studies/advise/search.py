@@ -24,6 +24,8 @@ _MOST_FUTILE = 2
 """After this many trained methods in a row without a possible gain, dearer ones are not tried."""
 FINAL_SHARE = 1.5
 """The time of the final training, as a multiple of that of a cell: it reads more rows, and predicts the test rows."""
+CORPUS_SHARE, ADAPTING_SHARE = 0.4, 0.25
+"""The shares of the time that are kept for adapting to a corpus first, and for its pre-training alone."""
 
 RunCell = Callable[[Method, float | None, int], CellResult]
 """Runs a method with a learning rate in a round."""
@@ -37,11 +39,13 @@ class Clock:
 
     budget: float
     spent: float = 0.0
+    reserved: float = 0.0
+    """Seconds that are kept for the last method."""
 
     @property
     def left(self) -> float:
         """Return the seconds that are left."""
-        return self.budget - self.spent
+        return self.budget - self.spent - self.reserved
 
 
 @dataclass
@@ -72,8 +76,8 @@ class TriedMethod:
 
     @property
     def cell_seconds(self) -> float:
-        """Return the mean time of a cell."""
-        return self.seconds / len(self.cells)
+        """Return the mean time of a cell, without the pre-training that its first cell may run."""
+        return sum(cell.seconds - cell.adapting_seconds for cell in self.cells) / len(self.cells)
 
     @property
     def cost(self) -> PriceTag:
@@ -159,6 +163,13 @@ class Search:
                     return
             self._try_method(method)
 
+    def try_last(self, method: Method) -> None:
+        """Run one more method also if dearer ones were not expected to gain anything, unless there is no time."""
+        reason, self.stopped, self._futile = self.stopped, "", 0
+        self.clock.reserved = 0.0
+        self.try_methods([method])
+        self.stopped = reason or self.stopped
+
     def finished(self, methods: Sequence[Method]) -> SearchResult:
         """Return the outcome.
 
@@ -233,16 +244,23 @@ class Search:
         return True
 
     def _select(self, result: TriedMethod, rate: float | None) -> None:
-        """Select a learning rate and compare the method with the best one before it."""
+        """Select a learning rate and compare the method with the best one before it.
+
+        A method that adapts the checkpoint first is compared with the same network without that.
+        """
         result.rate, result.rounds = rate, result.tried[rate]
-        if self.best is not None:
-            result.lead, result.compared_with = compare_methods(result, self.best), self.best.method.name
+        other = self.best if result.method.adapt_first is None else self.best_network
+        if other is not None:
+            result.lead, result.compared_with = compare_methods(result, other), other.method.name
 
     def _place(self, result: TriedMethod) -> None:
         """Update the best method, the best network and the count of futile methods."""
         if not result.rounds:
             return
-        if self.best is None or is_better(result.lead):
+        lead = result.lead
+        if self.best is not None and result.compared_with != self.best.method.name:
+            lead = compare_methods(result, self.best)
+        if self.best is None or is_better(lead):
             self.best = result
         if result.method.is_network and (
             self.best_network is None or is_better(compare_methods(result, self.best_network))
@@ -274,6 +292,8 @@ class Search:
         if seconds is None:
             return ""
         reserved = FINAL_SHARE * max(seconds, self.best_network.cell_seconds if self.best_network else 0.0)
+        if not result.cells:
+            seconds += method.adapting_seconds
         if seconds + reserved <= self.clock.left:
             return ""
         return (

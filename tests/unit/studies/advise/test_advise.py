@@ -119,6 +119,7 @@ def row(method: str, **values) -> dict:
     return {
         "method": method, "rate": None, "score": 0.8, "low": 0.75, "high": 0.85, "rows": 100, "rounds": 3,
         "seconds": 90.0, "kwh": None, "money": 0.0, "currency": "USD", "milliseconds": None, "megabytes": None,
+        "adaptation": "", "adapted": [],
         "is_network": True, "compared_with": "svm", "lead": lead, "tried": {}, "note": "", "over_chosen": lead,
         **values,
     }  # fmt: skip
@@ -148,6 +149,16 @@ def test_the_page_says_what_was_bought_and_escapes_what_came_from_the_data():
     assert "full bought nothing: -2.0 points" in page.markdown(advice(methods=[row("svm"), row("full", lead=behind)]))
     assert r"\<b>rows.csv" in text and "&lt;b&gt;rows.csv" in markup and "<b>rows" not in markup
     assert page.RULE in text and markup.count("<figure") == 2
+
+
+def test_the_page_says_what_adapting_to_the_corpus_bought():
+    lead = {"difference": 0.004, "low": -0.005, "high": 0.013, "p": 0.4}
+    adapted = row("adapt_first", adaptation="lora", compared_with="lora", lead=lead, adapted=[120, 0, 240])
+    values = advice(methods=[row("lora"), row("full"), adapted])
+    text = page.markdown(values)
+    assert "adapting to your text bought +0.4 points (-0.5 to +1.3, p = 0.400) over lora for 1.5 min" in text
+    assert "the probe kept the checkpoint as it was in 1 of 3 rounds" in text
+    assert page.methods_table(values)[1][-1][0] == "adapt_first + lora"
 
 
 def test_the_page_admits_a_better_baseline_and_a_test_set_that_was_opened_twice():

@@ -7,16 +7,26 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from headstart.core import config
 from headstart.core.errors import DataError
 from headstart.evaluation.cost import PriceTag
+from headstart.stages.finetune.recipe import AdaptFirst, FinetuneRecipe
+from headstart.stages.finetune.result import MethodDetails
 from headstart.studies.advise.cells import CellFailed, CellResult
-from headstart.studies.advise.methods import METHODS, Method
+from headstart.studies.advise.methods import METHODS, Method, adapting_first
 from headstart.studies.advise.rounds import ROUNDS
 from headstart.studies.advise.search import Clock, Search, keep_half
 
 ROWS = 400
 CHEAP = (Method("svm", is_network=False), Method("linear_probe"))
 FIRST, SECOND, THIRD = (Method(name, is_trained=True, rates=(1.0, 2.0, 4.0)) for name in ("contrast", "lora", "full"))
+FILLED = config.fill(
+    FinetuneRecipe,
+    {
+        "output": "out", "model": "model", "task": {"kind": "classify"}, "adaptation": {"name": "full"},
+        "data": {"train": "a.csv", "validation": 0.1, "test": 0.2},
+    },
+)  # fmt: skip
 
 
 @dataclass
@@ -26,6 +36,7 @@ class Bench:
     accuracy: dict[str, float]
     best_rate: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
+    adapting: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     ran: list[tuple[str, float | None, int]] = field(default_factory=list)
@@ -39,9 +50,10 @@ class Bench:
         wrong = np.random.default_rng([number, 7]).permutation(ROWS) >= self.accuracy[method.name] * ROWS
         predictions = ["b" if w else "a" for w in wrong]
         validation = 1.0 if rate is None else 1 - abs(np.log2(rate / self.best_rate)) / 10
+        adapted = {"is_counted": True, "cost": {"seconds": self.adapting.get(method.name, 0.0)}, "step": 1}
         return CellResult(
             "accuracy", ["a"] * ROWS, predictions, float(1 - wrong.mean()), validation,
-            self.seconds.get(method.name, 1.0), PriceTag(),
+            self.seconds.get(method.name, 1.0), PriceTag(), MethodDetails(adapted=adapted),
         )  # fmt: skip
 
     def search(self, *methods: Method, budget: float = 1000.0, forecast: float | None = 1.0) -> Search:
@@ -114,6 +126,47 @@ def test_the_model_is_a_network_also_if_a_baseline_is_better():
 def test_nothing_is_trained_if_nothing_is_left_to_gain():
     outcome = Bench({"svm": 0.5, "linear_probe": 0.9975}).search(FIRST).finished([*CHEAP, FIRST])
     assert "less than 0.5 points to gain" in outcome.stopped and outcome.not_tried == ["contrast"]
+
+
+def test_adapting_first_is_compared_with_the_same_network_and_tried_after_futile_methods(tmp_path):
+    """It runs although two methods were futile, and although a baseline is the best of all."""
+    accuracy = {"svm": 0.9, "linear_probe": 0.7, "contrast": 0.6, "lora": 0.6, "adapt_first": 0.75}
+    bench = Bench(accuracy, seconds={"adapt_first": 5.0})
+    search = bench.search(FIRST, SECOND, THIRD, budget=1000.0)
+    best = search.best_network
+    assert search.stopped and best.method.name == "linear_probe"
+    section = AdaptFirst(texts=["a.txt"], budget="60 s", folder=tmp_path)
+    last = adapting_first(best.method, best.rate, FILLED, section)
+    search.try_last(last)
+    outcome = search.finished([*CHEAP, FIRST, SECOND, THIRD, last])
+    result = outcome.results[-1]
+    assert result.method.name == "adapt_first" and result.method.adaptation == result.compared_with == "linear_probe"
+    assert result.lead.difference == pytest.approx(0.05) and len(result.rounds) == ROUNDS
+    assert outcome.best.method.name == "svm" and outcome.best_network is result
+    assert outcome.not_tried == ["full"] and "full was not tried" in outcome.stopped
+
+
+def test_adapting_first_needs_time_for_its_pretraining_but_only_for_the_first_cell(tmp_path):
+    accuracy = {"svm": 0.5, "linear_probe": 0.7, "adapt_first": 0.75}
+    section = AdaptFirst(texts=["a.txt"], budget="60 s", folder=tmp_path)
+    # Six cheap cells take 6 s; the first cell is forecast with 60 + 1 s, and the final training with 1.5 s.
+    for budget, ran in ((68.4, 0), (68.6, 1)):
+        bench = Bench(accuracy, seconds={"adapt_first": 61.0}, adapting={"adapt_first": 60.0})
+        search = bench.search(budget=budget)
+        search.try_last(adapting_first(CHEAP[1], None, FILLED, section))
+        assert len([cell for cell in bench.ran if cell[0] == "adapt_first"]) == ran
+    enough = Bench(accuracy, seconds={"adapt_first": 61.0}, adapting={"adapt_first": 60.0}).search(budget=1000.0)
+    enough.try_last(adapting_first(CHEAP[1], None, FILLED, section))
+    assert enough.results[-1].cell_seconds == 1.0 and enough.results[-1].seconds == 183.0
+
+
+def test_time_that_is_kept_for_the_last_method_is_not_used_by_others():
+    bench = Bench({"svm": 0.5, "linear_probe": 0.6, "contrast": 0.8})
+    search = Search(bench.run, lambda method: list(method.rates) or [None], lambda *_: 1.0, Clock(20.0, reserved=14.0))
+    search.try_methods([*CHEAP, FIRST])
+    assert "does not allow a run of contrast" in search.stopped
+    search.try_last(FIRST)
+    assert search.results[-1].method is FIRST
 
 
 def test_methods_that_fail_or_do_not_apply_are_passed_over():
