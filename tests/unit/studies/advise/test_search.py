@@ -162,7 +162,7 @@ def test_adapting_first_needs_time_for_its_pretraining_but_only_for_the_first_ce
 
 def test_time_that_is_kept_for_the_last_method_is_not_used_by_others():
     bench = Bench({"svm": 0.5, "linear_probe": 0.6, "contrast": 0.8})
-    search = Search(bench.run, lambda method: list(method.rates) or [None], lambda *_: 1.0, Clock(20.0, reserved=14.0))
+    search = Search(bench.run, lambda method: list(method.rates) or [None], lambda *_: 1.0, Clock(20.0, reserved=12.0))
     search.try_methods([*CHEAP, FIRST])
     assert "does not allow a run of contrast" in search.stopped
     search.try_last(FIRST)
