@@ -17,7 +17,7 @@ from headstart.core.log import logger
 from headstart.corpus.read import readers
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.evaluation.cost import Meter
-from headstart.stages.finetune.applicable import AdaptationNotApplicable
+from headstart.stages.finetune.applicable import ADAPTING_OBJECTIVES
 from headstart.stages.finetune.cell import build_learner, evaluate_untrained
 from headstart.stages.finetune.recipe import AdaptFirst
 from headstart.stages.finetune.setup import Setup, with_checkpoint
@@ -29,7 +29,6 @@ from headstart.training.jsonl import read_jsonl
 
 _KIND = "adapted checkpoint"
 _PRETRAINING, _TEXTS = "pretraining", "texts.jsonl"
-_OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm"}
 _SAMPLED_DOCUMENTS = 1000
 _HELD_OUT_DOCUMENTS = 10
 """Documents that are expected to be held out, at least; a hash of their text selects them."""
@@ -54,12 +53,7 @@ def adapted_setup(setup: Setup, output: Path, quiet: bool = False) -> Setup:
 
 
 def pretraining_recipe(setup: Setup, section: AdaptFirst, work: Path) -> PretrainRecipe:
-    """Return the recipe of the pre-training; the texts of the training rows are written to a file in `work`.
-
-    Raises:
-        AdaptationNotApplicable: the checkpoints cannot be compared by a linear probe, or cannot be pre-trained.
-    """
-    _require_applicable(setup)
+    """Return the recipe of the pre-training; the texts of the training rows are written to a file in `work`."""
     recipe, source = setup.recipe, setup.source
     seq_length = min(section.seq_length, max_positions(source.config) or section.seq_length)
     files = section.texts if isinstance(section.texts, list) else [str(_write_texts(setup, work))]
@@ -75,27 +69,11 @@ def pretraining_recipe(setup: Setup, section: AdaptFirst, work: Path) -> Pretrai
         "output": section.folder or work / _PRETRAINING,
         "corpus": {"files": files, "text": column, "validation": _held_out(files, column, seq_length)},
         "backbone": {"family": "checkpoint", "path": source.path},
-        "objective": {"name": _OBJECTIVES[source.family]},
+        "objective": {"name": ADAPTING_OBJECTIVES[source.family]},
         "training": training,
         "cost": config.to_dict(recipe.cost),
     }
     return config.fill(PretrainRecipe, raw, where="adapt_first")
-
-
-def _require_applicable(setup: Setup) -> None:
-    source = setup.source
-    reason = LinearProbe().supports(setup.task, source.family)
-    if reason is None and source.family not in _OBJECTIVES:
-        reason = f"only the families {' and '.join(_OBJECTIVES)} are pre-trained further"
-    if reason is not None:
-        kind = registry.name_of("tasks", setup.recipe.task)
-        raise AdaptationNotApplicable(
-            reason,
-            f"adapt_first cannot be used for the task {kind!r} on {setup.recipe.model} (family {source.family}): "
-            f"{reason}",
-            allowed="Its checkpoints are compared by a linear probe on the mean of the states",
-            do="Remove adapt_first; `headstart pretrain` continues any checkpoint",
-        )
 
 
 def _write_texts(setup: Setup, work: Path) -> Path:

@@ -13,7 +13,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
-from headstart.stages.finetune.applicable import applicable_methods
+from headstart.stages.finetune.applicable import applicable_methods, require_adaptable
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
 from headstart.stages.finetune.forgetting import Probe
 from headstart.stages.finetune.framing import framing_of
@@ -81,6 +81,7 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
     splits = read_data(recipe.data, task)
     source = _open_checkpoint(recipe.model, task, recipe.seed)
     methods, left_out = applicable_methods(recipe, source)
+    require_adaptable(recipe, source)
     for section in methods.values():
         if section is not None:
             require_constant_batch_size(settings_of(recipe.training, section))
