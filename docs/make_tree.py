@@ -37,6 +37,7 @@ DESCRIPTIONS = {
     "SECURITY.md": "what is promised, and how to report",
     "benchmarks": "speed measured side by side; `headstart bench` runs them",
     "docs": "documentation",
+    "docs/adapt-first.md": "`adapt_first` in a fine-tuning recipe: pre-training on your text before fine-tuning",
     "docs/advise.md": "`headstart advise`: the methods, the rule by which it stops, what it writes",
     "docs/decisions.md": "what was chosen over what, and why",
     "docs/examples": "short scripts that keep transformers' own Trainer",

@@ -43,6 +43,7 @@ def advise(
     model: PathLike | None = None,
     minutes: float = 15.0,
     output: PathLike | None = None,
+    corpus: Sequence[PathLike] = (),
     quiet: bool = False,
 ) -> Advice:
     """Try methods on a file of labeled rows, cheapest first, train the one to use, and return it with the reasons.
@@ -54,7 +55,7 @@ def advise(
 
     folder = None if output is None else Path(output)
     checkpoint = None if model is None else os.fspath(model)
-    options = stage.AdviseOptions(text, label, group, checkpoint, minutes, folder)
+    options = stage.AdviseOptions(text, label, group, checkpoint, minutes, folder, [os.fspath(file) for file in corpus])
     return stage.Advice(stage.run(Path(data), options, quiet))
 
 

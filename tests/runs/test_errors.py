@@ -77,6 +77,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
         "corpus.txt": text,
         "blank.txt": "\n \n\n",
         "small.txt": "In the beginning.\n\n" * 12,
+        "one.txt": "In the beginning.\n",
         "single.txt": "".join(f"verse {number} of the book\n\n" for number in range(60)),
         "text.docx": "words",
         "torn.parquet": "torn",

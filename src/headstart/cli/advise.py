@@ -24,6 +24,10 @@ def advise(
     output: Annotated[
         Path | None, typer.Option(help="Where to write; by default runs/NAME-advice for the data's name.")
     ] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(help="Unlabeled text of the domain: a file or a glob, repeatable. Adapting to it is tried too."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Find the method for labeled rows. Methods are tried, cheapest first, and the one to use is trained.
@@ -35,7 +39,7 @@ def advise(
     require_one_process("advise")
     from headstart.studies.advise import run as stage
 
-    options = stage.AdviseOptions(text or (), label, group, model, minutes, output)
+    options = stage.AdviseOptions(text or (), label, group, model, minutes, output, corpus or ())
     show_summary(stage.Advice(stage.run(data, options, quiet)).summary())
 
 

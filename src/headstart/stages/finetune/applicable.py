@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from headstart.adaptation.linear_probe import LinearProbe
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Adaptation
 from headstart.core.errors import RecipeError
 from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
 from headstart.tasks.source import CheckpointFolder
+
+ADAPTING_OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm"}
+"""The objective with which `adapt_first` pre-trains a checkpoint, by family."""
 
 
 class AdaptationNotApplicable(RecipeError):
@@ -49,3 +53,24 @@ def applicable_methods(
         else:
             left_out[name] = reason
     return methods, left_out
+
+
+def require_adaptable(recipe: FinetuneRecipe, source: CheckpointFolder) -> None:
+    """Raise if the recipe has `adapt_first`, which the task or the checkpoint does not allow.
+
+    Raises:
+        AdaptationNotApplicable: the checkpoints cannot be compared by a linear probe, or cannot be pre-trained.
+    """
+    if recipe.adapt_first is None:
+        return
+    reason = LinearProbe().supports(source.task, source.family)
+    if reason is None and source.family not in ADAPTING_OBJECTIVES:
+        reason = f"only the families {' and '.join(ADAPTING_OBJECTIVES)} are pre-trained further"
+    if reason is not None:
+        kind = registry.name_of("tasks", recipe.task)
+        raise AdaptationNotApplicable(
+            reason,
+            f"adapt_first cannot be used for the task {kind!r} on {recipe.model} (family {source.family}): {reason}",
+            allowed="Its checkpoints are compared by a linear probe on the mean of the states",
+            do="Remove adapt_first; `headstart pretrain` continues any checkpoint",
+        )

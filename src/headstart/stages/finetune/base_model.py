@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from headstart.checkpoint.names import PACKAGE_SCHEME, folder_of, parse
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
+from headstart.stages.runs.manifest import ADAPTED
 from headstart.tasks.source import unwrap_peft
 
 VARIABLE = "HEADSTART_BASE"
@@ -51,8 +52,9 @@ def find_base(adapter: Path, recorded: str, identity: str | None) -> Path:
     """Return the checkpoint that an adapter was trained on.
 
     Only a folder whose content has the recorded hash is returned. The folders that are tried are: the one that
-    `HEADSTART_BASE` names, alone if it is set; the path in the recipe, from the current folder, from the adapter's
-    folder and from the folders around it; every checkpoint beside the adapter.
+    `HEADSTART_BASE` names, alone if it is set; the checkpoint that `adapt_first` chose, in the adapter's folder; the
+    path in the recipe, from the current folder, from the adapter's folder and from the folders around it; every
+    checkpoint beside the adapter.
 
     Args:
         adapter: the folder of the adapter.
@@ -86,6 +88,7 @@ def find_base(adapter: Path, recorded: str, identity: str | None) -> Path:
 
 def _candidates(adapter: Path, name: str) -> Iterator[Path]:
     recorded = Path(name)
+    yield adapter / ADAPTED
     yield recorded
     if parse(name) is not None or name.startswith(PACKAGE_SCHEME):
         with suppress(HeadstartError):

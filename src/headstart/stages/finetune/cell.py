@@ -115,7 +115,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     with RecordedMeter(work / "cost.json", setup.recipe.cost) as meter:
         work.mkdir(parents=True, exist_ok=True)
         record_machine(work, settings)
-        learner = _build_learner(request, adaptation, splits)
+        learner = build_learner(setup, adaptation, splits, seed, setup.unlabeled_for(section))
         test = setup.rows.encode("test", splits.test)
         model = learner.model
         if count_trainable(model):
@@ -128,7 +128,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
             # The best weights are not always the last ones.
             learner.solve()
         else:
-            trained = _evaluate_untrained(learner, settings)
+            trained = evaluate_untrained(learner, settings)
         flops = trained.progress.flops + sum(body.flops for body in frozen_bodies(model))
         trainable, parameters = count_trainable(model), count_parameters(model)
         model = adaptation.finish(model)
@@ -147,7 +147,7 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
         truncated=_count_truncated(setup, splits, learner, test),
         attention=attention_of(unwrap_peft(model)), decision=decision,
         overlap=[overlap.model_dump() for overlap in setup.overlaps], mixture=learned_mixture(model),
-        predict_seconds=predict_seconds,
+        predict_seconds=predict_seconds, adapted={} if setup.adapted is None else setup.adapted.model_dump(),
     )  # fmt: skip
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))
@@ -182,14 +182,19 @@ def _count_truncated(setup: Setup, splits: Splits, learner: TaskLearner, test: S
     return setup.truncation.count(setup.task, setup.spec, encoded)
 
 
-def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Splits) -> TaskLearner:
-    setup, task, seed = request.setup, request.setup.task, request.seed
+def build_learner(
+    setup: Setup, adaptation: Adaptation, splits: Splits, seed: int, texts: Examples | None = None
+) -> TaskLearner:
+    """Return the model of an adaptation with one seed, and the encoded rows that it learns from.
+
+    `texts` are rows without labels that it learns from as well.
+    """
+    task = setup.task
     task.show(splits.train, seed)
     # The task may hold the threshold of another seed.
     task.set_decision({})
     train = setup.rows.encode("train", splits.train) if task.learns else []
     validation = setup.rows.encode("validation", splits.validation)
-    texts = setup.unlabeled_for(request.section)
     unlabeled = [] if texts is None else setup.rows.encode("unlabeled", texts)
     model = adaptation.adapt(setup.source.with_task(task, seed))
     task.prepare_head(model)
@@ -197,7 +202,7 @@ def _build_learner(request: MethodRequest, adaptation: Adaptation, splits: Split
     return TaskLearner(model, task, adaptation, setup.spec, train, validation, splits.validation.labels, unlabeled)
 
 
-def _evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
+def evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
     """Score the validation rows with a model that has no trainable parameters."""
     learner.module.to(precision.default_device())
     with _autocast(learner.model, settings):

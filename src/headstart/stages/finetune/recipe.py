@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from headstart.core import config, registry
 from headstart.core.config import AdaptationSection, Section, TaskSection
@@ -14,6 +14,7 @@ from headstart.core.data import SPLITS, Split
 from headstart.core.errors import RecipeError
 from headstart.evaluation.cost import CostConfig
 from headstart.tasks.table_files import DatasetSplit, TableSource
+from headstart.training.budget import Budget
 from headstart.training.settings import TrainingSettings
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -83,10 +84,47 @@ class FinetuneTraining(TrainingSettings):
     max_length: int = Field(128, ge=8, description="longer texts are truncated to this many tokens")
 
 
+Texts = Annotated[
+    Annotated[Literal["train"], Tag("<train>")] | Annotated[list[str], Field(min_length=1), Tag("<files>")],
+    Discriminator(lambda value: "<train>" if value == "train" else "<files>"),
+]
+
+
+class AdaptFirst(Section):
+    """Pre-training of the checkpoint on unlabeled text before fine-tuning (Gururangan et al. 2020)."""
+
+    texts: Texts = Field(
+        description="paths or globs of .txt, .jsonl, .csv or .parquet files; or train: the texts of the training rows"
+    )
+    text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
+    budget: str = Field("5 min", description="as in pre-training: in time, tokens, steps, epochs or FLOPs")
+    learning_rate: float = Field(1e-4, gt=0, le=1, description="peak of the schedule")
+    seq_length: int = Field(128, ge=8, description="tokens in a row, including [CLS] and [SEP]")
+    batch_tokens: int = Field(4096, ge=8, description="tokens in one update")
+    checkpoints: int = Field(
+        3, ge=1, le=20, description="checkpoints along the run, at equal distances, that are compared with the start"
+    )
+    folder: Path | None = Field(
+        None, description="a folder for the pre-training that several runs share; by default in the output"
+    )
+
+    @field_validator("texts", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, value: Any) -> Any:
+        return [str(value)] if isinstance(value, str | Path) and str(value) != "train" else value
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _parsable_budget(cls, value: Any) -> str:
+        Budget.parse(str(value))
+        return str(value)
+
+
 class FinetuneRecipe(Section):
     """A fine-tuning run: one adaptation over several seeds, with baselines and other methods for comparison."""
 
     verb: ClassVar[str] = "finetune"
+    newer: ClassVar[tuple[str, ...]] = ("adapt_first",)
 
     seed: int = Field(0, description="the first seed")
     seeds: int = Field(3, ge=1, description="number of seeds; the confidence interval needs at least two")
@@ -97,6 +135,11 @@ class FinetuneRecipe(Section):
     )
     task: TaskSection
     data: LabeledData
+    adapt_first: AdaptFirst | None = Field(
+        None,
+        description="pre-train the checkpoint on unlabeled text first, and fine-tune the checkpoint along that run "
+        "that a linear probe on the validation rows prefers, which may be the start",
+    )
     adaptation: AdaptationSection
     compare_with: list[str | dict[str, Any]] = Field(
         ["majority", "svm", "scratch"], description="baselines and adaptations to run for comparison"
@@ -136,6 +179,18 @@ class FinetuneRecipe(Section):
                     f"compare_with has settings for {name!r}, which is the adaptation itself; a run compares each "
                     "method once, a study can compare more."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _needs_no_recorded_pretraining(self) -> FinetuneRecipe:
+        names = [getattr(self.adaptation, registry.SELECTOR["adaptations"], None)]
+        names += [entry if isinstance(entry, str) else entry["name"] for entry in self.compare_with]
+        setting = "forgetting is true" if self.forgetting is True else "rehearsal is used" * ("rehearsal" in names)
+        if self.adapt_first is not None and setting:
+            raise ValueError(
+                f"{setting}, but adapt_first may choose a checkpoint that does not record its pre-training. Remove "
+                "adapt_first, or run `headstart pretrain` on that text and set `model` to its output."
+            )
         return self
 
 

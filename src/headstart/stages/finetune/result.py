@@ -47,6 +47,9 @@ class MethodDetails:
     predict_seconds: float | None = None
     """The time to predict the test rows in batches, without encoding them; None where it was not measured."""
 
+    adapted: dict[str, Any] = field(default_factory=dict)
+    """Adaptations: the pre-training before fine-tuning, as in a manifest, if the recipe has `adapt_first`."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the fields that do not apply to the method."""
         if self.trainable_parameters is None:
@@ -58,7 +61,7 @@ class MethodDetails:
         added = {
             "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
             "overlap": self.overlap or None, "decision": self.decision or None, "mixture": self.mixture or None,
-            "predict_seconds": self.predict_seconds,
+            "predict_seconds": self.predict_seconds, "adapted": self.adapted or None,
         }  # fmt: skip
         return values | {name: value for name, value in added.items() if value is not None}
 

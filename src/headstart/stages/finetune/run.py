@@ -13,9 +13,11 @@ from headstart.checkpoint.names import Kind, folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
 from headstart.core.data import SPLITS
+from headstart.corpus.read import readers
 from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
+from headstart.stages.finetune.adapt_first import adapted_setup
 from headstart.stages.finetune.cell import MethodRequest, run_method
 from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
@@ -44,7 +46,7 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     require_checkpoint(recipe.model)
     with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
         if folder.status != "finished":
-            setup = open_setup(recipe)
+            setup = adapted_setup(open_setup(recipe), folder.path, quiet)
             machines = record_machine(folder.path, recipe.training)
             setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
             cells, left_out = _run_cells(setup, folder, quiet)
@@ -60,10 +62,12 @@ def summary(folder: Path) -> str:
         "",
         *manifest.verdicts,
         *manifest.notes,
+        *([manifest.adapted.sentence()] if manifest.adapted else []),
         *manifest.data.truncation(),
         *(overlap.sentence() for overlap in manifest.data.overlap),
         *(f"{method} is left out: {reason}" for method, reason in manifest.left_out.items()),
         f"cost of all trained models: {manifest.cost.sentence()}",
+        *([f"cost of adapting first: {manifest.adapted.cost.sentence()}"] if manifest.adapted else []),
         *([f"kept weights: {manifest.kept_weights}"] if manifest.kept_weights else []),
         *([f"layer weights: {manifest.layer_weights}"] if manifest.layer_weights else []),
         f"model: {folder} (seed {manifest.seed})",
@@ -80,6 +84,9 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     for name, path in others.items():
         if isinstance(path, str | Path) and Path(path).is_file():
             hashes[f"{name} file"] = artifact.sha256(Path(path))[:16]
+    if recipe.adapt_first is not None and isinstance(recipe.adapt_first.texts, list):
+        texts = readers.describe(readers.expand(recipe.adapt_first.texts, "adapt_first.texts"))
+        hashes["adapt_first texts"] = config.fingerprint(texts)
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
@@ -181,7 +188,7 @@ def _manifest(
         left_out=dict(left_out),
         notes=best.details.notes,
         comparisons={row.method: row.lead.to_dict() for row in table if row.lead is not None},
-        cost=reduce(add, trained),
+        cost=reduce(add, trained + ([setup.adapted.cost] if setup.adapted and setup.adapted.is_counted else [])),
         architecture=best.details.architecture or "",
         trainable_parameters=best.details.trainable_parameters or 0,
         steps=best.details.steps or 0,
@@ -191,6 +198,7 @@ def _manifest(
         usage=task.usage,
         target_cls=setup.spec.target_cls,
         **({"mixture": best.details.mixture} if best.details.mixture else {}),
+        **({"adapted": setup.adapted} if setup.adapted is not None else {}),
     )
 
 

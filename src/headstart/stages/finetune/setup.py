@@ -14,7 +14,7 @@ from headstart.core.config import Section
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import RecipeError
-from headstart.stages.finetune.applicable import applicable_methods
+from headstart.stages.finetune.applicable import applicable_methods, require_adaptable
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
 from headstart.stages.finetune.finished import unlabeled
 from headstart.stages.finetune.forgetting import Probe
@@ -23,7 +23,7 @@ from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
 from headstart.stages.finetune.truncation import TruncationCounts
 from headstart.stages.pretrain.reopen import Pretraining
-from headstart.stages.runs.manifest import Machine, SplitOverlap
+from headstart.stages.runs.manifest import AdaptedStart, Machine, SplitOverlap
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.phases import require_constant_batch_size
@@ -53,6 +53,8 @@ class Setup:
     """The machines that the cells were trained on."""
     truncation: TruncationCounts = field(default_factory=TruncationCounts)
     """Counts the rows whose texts are longer than `training.max_length`."""
+    adapted: AdaptedStart | None = None
+    """How the checkpoint was pre-trained further, if the recipe has `adapt_first`."""
 
     @property
     def spec(self) -> InputSpec:
@@ -87,11 +89,9 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
     """Read the data, open the checkpoint and check everything that could stop a cell before the first one runs."""
     task: Task = registry.build("tasks", recipe.task)
     splits = read_data(recipe.data, task)
-    # All cells replay the same pre-training data, so it is opened once.
-    source = CheckpointFolder(
-        recipe.model, task, recipe.seed, lru_cache(maxsize=1)(Pretraining), framing_of(folder_of(recipe.model))
-    )
+    source = _open_checkpoint(recipe.model, task, recipe.seed)
     methods, left_out = applicable_methods(recipe, source)
+    require_adaptable(recipe, source)
     for section in methods.values():
         if section is not None:
             require_constant_batch_size(settings_of(recipe.training, section))
@@ -113,6 +113,17 @@ def _read_unlabeled(path: Path, task: Task) -> Examples:
     values = labelled.read(path, columns).columns
     rows = list(zip(*values.values(), strict=True))
     return replace(unlabeled(task, [row[0] if len(columns) == 1 else row for row in rows]), source=str(path))
+
+
+def with_checkpoint(setup: Setup, path: Path) -> Setup:
+    """Return the same setup with another checkpoint of the same network."""
+    source = _open_checkpoint(path, setup.task, setup.recipe.seed)
+    return replace(setup, source=source, rows=EncodedRows(setup.task, source.input_spec(setup.spec.max_length)))
+
+
+def _open_checkpoint(path: str | Path, task: Task, seed: int) -> CheckpointFolder:
+    # All cells replay the same pre-training data, so it is opened once.
+    return CheckpointFolder(path, task, seed, lru_cache(maxsize=1)(Pretraining), framing_of(folder_of(path)))
 
 
 def _trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:

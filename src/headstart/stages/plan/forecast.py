@@ -16,6 +16,7 @@ from headstart.core.errors import RecipeError
 from headstart.corpus.read import mixture
 from headstart.evaluation.cost import PriceTag, forecast_tag
 from headstart.stages.finetune import run as finetune
+from headstart.stages.finetune.adapt_first import pretraining_recipe
 from headstart.stages.finetune.forgetting import open_probe
 from headstart.stages.finetune.learner import TaskLearner, build_loop, count_parameters, count_trainable
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
@@ -164,6 +165,11 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
         "tokens per row": round(features * length, 1),
         "methods × seeds": f"{len(tags)} × {recipe.seeds}",
     }
+    if recipe.adapt_first is not None:
+        with tempfile.TemporaryDirectory() as work:
+            adapting = _pretrain(pretraining_recipe(setup, recipe.adapt_first, Path(work)))
+        size["tokens to adapt to"] = adapting["size"]["tokens to train on"]
+        total += PriceTag.from_dict(adapting["forecast"])
     return {
         "verb": "finetune", "size": size, "tokens_per_second": speed, "cores": trial.cores,
         "forecast": total.to_dict(),

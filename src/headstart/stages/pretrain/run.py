@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -32,6 +33,7 @@ from headstart.stages.pretrain.build import (
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.prepare import Prepared, naming, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.pretrain.snapshots import SnapshotCallback
 from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import card
 from headstart.stages.runs.flops import flops_per_token
@@ -59,11 +61,12 @@ _COUNTED_ROWS = 8
 """Rows on which FLOPs are counted: several, because a mixture of objectives treats rows differently."""
 
 
-def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
+def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path:
     """Pre-train with a recipe and return the output folder, a plain Hugging Face checkpoint.
 
     An unfinished run of the same recipe is resumed, and a finished one is returned as it is. Every process that
-    `torchrun` starts calls this function. Rank 0 prepares data, evaluates, logs and saves.
+    `torchrun` starts calls this function. Rank 0 prepares data, evaluates, logs and saves. With `snapshots`, the
+    budget is divided into so many parts, and `snapshots_of` finds the networks after each but the last; one process.
     """
     with joined() as world, ExitStack() as stack:
         with world.main_first():
@@ -71,12 +74,12 @@ def run(recipe: PretrainRecipe, quiet: bool = False) -> Path:
             recipe = pin_recipe(recipe, _NAMES)
             folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
         if world.broadcast(folder.status) != "finished":
-            _train(recipe, folder, world, quiet or not world.is_main)
+            _train(recipe, folder, world, quiet or not world.is_main, snapshots)
         world.barrier()
     return folder.path
 
 
-def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool) -> None:
+def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool, snapshots: int) -> None:
     """Train on all ranks; rank 0 also evaluates, logs and publishes."""
     objective = objective_of(recipe)
     require_shardable(recipe, objective, world)
@@ -84,6 +87,10 @@ def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool)
     reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
     with RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
         loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter])
+        if snapshots:
+            save = partial(_save_networks, recipe, objective, prepared, loop)
+            # Before the callback that writes the checkpoint from which a killed run resumes.
+            loop.callbacks.insert(0, SnapshotCallback(folder.path, snapshots, save))
         loop.restore()
         outcome = loop.run()
     if world.is_main:
@@ -121,10 +128,6 @@ def _publish(
     """Write the networks, their tokenizer and the model card to the output folder."""
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
     networks = objective.parts(module.model)
-    max_length = max_length_of(recipe, prepared.tokenizer)
-    framed: Any = prepared.tokenizer
-    if networks[""].config.is_encoder_decoder and not objective.row_shape(recipe.training.longest).add_cls:
-        framed = without_cls(framed)
     manifest = PretrainManifest(
         recipe=folder.recipe,
         seed=recipe.seed,
@@ -139,11 +142,21 @@ def _publish(
     )
     size = 4 * sum(p.numel() for p in module.parameters())
     with artifact.published(folder.path, PretrainManifest.KIND, size_hint=size, **manifest.to_dict()) as staging:
-        for name, network in networks.items():
-            with silenced():
-                network.save_pretrained(str(staging / name))
-            tokenizer.save_for(framed, staging / name, card.input_names(network), max_length)
+        _save_networks(recipe, objective, prepared, loop, staging.path)
         (staging / "README.md").write_text(card.pretrained(manifest), encoding="utf-8")
+
+
+def _save_networks(recipe: PretrainRecipe, objective: Objective, prepared: Prepared, loop: Loop, folder: Path) -> None:
+    """Save each network with its tokenizer: the main one in the folder, the others in subfolders."""
+    networks = objective.parts(cast(LossModule, loop.learner.module).model)
+    max_length = max_length_of(recipe, prepared.tokenizer)
+    framed: Any = prepared.tokenizer
+    if networks[""].config.is_encoder_decoder and not objective.row_shape(recipe.training.longest).add_cls:
+        framed = without_cls(framed)
+    for name, network in networks.items():
+        with silenced():
+            network.save_pretrained(str(folder / name))
+        tokenizer.save_for(framed, folder / name, card.input_names(network), max_length)
 
 
 def inputs_of(recipe: PretrainRecipe) -> dict[str, str]:

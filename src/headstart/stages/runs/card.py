@@ -19,6 +19,7 @@ from headstart.core.markdown import code, escape, markdown_table
 from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.runs.manifest import (
+    ADAPTED,
     BuiltCorpusData,
     FinetuneManifest,
     Machine,
@@ -84,6 +85,7 @@ def finetuned(manifest: FinetuneManifest, front: str | None = None, more: Sequen
         *data.truncation(),
         *(overlap.sentence() for overlap in data.overlap),
         "## Cost\n\n" + _cost(manifest.cost),
+        *([f"Adapting first: {manifest.adapted.cost.sentence()}."] if manifest.adapted else []),
         *_machines(manifest.machines),
         _recipe(recipe),
         _versions(),
@@ -169,6 +171,8 @@ def _training(manifest: FinetuneManifest) -> str:
         sentences.append(f"Kept weights: {manifest.kept_weights}.")
     if manifest.layer_weights:
         sentences.append(f"Learned layer weights: {manifest.layer_weights}.")
+    if manifest.adapted is not None:
+        sentences.append(manifest.adapted.sentence())
     return " ".join([*sentences, *_decision(manifest)])
 
 
@@ -222,6 +226,8 @@ def _plain_usage(manifest: FinetuneManifest) -> str:
     name = _PIPELINES[auto_class]
     hub = parse(manifest.recipe["model"])
     base, revision = (manifest.recipe["model"], "") if hub is None else (hub.repository, f", revision={hub.revision!r}")
+    if manifest.adapted is not None and manifest.adapted.step:
+        base, revision = f"{_FOLDER}/{ADAPTED}", ""
     code = (
         "from peft import PeftModel\n"
         f"from transformers import AutoConfig, {auto_class}, pipeline\n\n"

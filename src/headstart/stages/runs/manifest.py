@@ -22,6 +22,9 @@ MACHINES = "machines.json"
 ADAPTER = "adapter_config.json"
 """The file by which peft recognizes a folder with an adapter instead of a whole model."""
 
+ADAPTED = "adapt_first/checkpoint"
+"""The subfolder of a run with the checkpoint that `adapt_first` chose; it has no weights if that is the start."""
+
 
 class _Record(BaseModel):
     """A part of a manifest; keys that are unknown here are kept."""
@@ -237,6 +240,35 @@ class FinetuneData(_Record):
         yield "test", self.test_rows, self.test_source
 
 
+class AdaptedStart(_Record):
+    """The pre-training that came before fine-tuning, and the checkpoint along it that a probe chose."""
+
+    step: int = 0
+    """The step of the chosen checkpoint; 0 is the checkpoint of the recipe itself."""
+    scores: dict[int, float] = Field(default_factory=dict)
+    """The score of a linear probe on the validation rows for each checkpoint, by step; the highest is chosen."""
+    metric: str = ""
+    losses: dict[int, float] = Field(default_factory=dict)
+    """The loss on held-out text at each evaluation of the pre-training, by step; it does not choose."""
+    objective: str = ""
+    tokens: int = 0
+    """Tokens that the pre-training read."""
+    cost: PriceTag = Field(default_factory=PriceTag)
+    """The cost of the pre-training and of the probes."""
+    is_counted: bool = True
+    """False if the pre-training was finished before by another run, which counts its cost."""
+
+    def sentence(self) -> str:
+        """Return how the checkpoint was chosen, in words."""
+        start = self.scores.get(0, 0.0)
+        others = ", ".join(f"step {step:,} {score:.3f}" for step, score in self.scores.items() if step)
+        chosen = f"step {self.step:,}" if self.step else "the start"
+        return (
+            f"Before fine-tuning, the checkpoint was pre-trained on {self.tokens:,} tokens of text ({self.objective}). "
+            f"A linear probe on the validation rows chose {chosen} ({self.metric}: start {start:.3f}, {others})."
+        )
+
+
 class FinetuneManifest(Manifest):
     """What a run of `headstart finetune` records. `seed` is the seed whose weights are published."""
 
@@ -279,6 +311,9 @@ class FinetuneManifest(Manifest):
 
     mixture: dict[str, Any] = Field(default_factory=dict)
     """The learned weights of the layers (`weights`) and their scale (`gamma`), if the network mixes its layers."""
+
+    adapted: AdaptedStart | None = None
+    """How the checkpoint was pre-trained further before fine-tuning, if the recipe has `adapt_first`."""
 
     @property
     def layer_weights(self) -> str:

@@ -1,1 +1,1 @@
-"""`headstart advise`: which method for these labels? A ladder of methods, cheapest first, within a time budget."""
+"""`headstart advise`: which method for these labels? It tries methods, cheapest first, within a time budget."""

@@ -18,7 +18,7 @@ from headstart.evaluation.cost import PriceTag
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodDetails
-from headstart.studies.advise.ladder import Rung, recipe_of
+from headstart.studies.advise.methods import Method, recipe_of
 from headstart.studies.advise.rounds import Round
 from headstart.studies.graph import Node, cell_dir, is_finished
 from headstart.studies.run.expand import BaselineRecipe, baseline_node, finetune_node
@@ -60,6 +60,12 @@ class CellResult:
     is_new: bool = True
     """False if it was computed by an earlier command."""
 
+    @property
+    def adapting_seconds(self) -> float:
+        """Return the part of `seconds` for the pre-training that this cell ran for all cells of its method."""
+        adapted = self.details.adapted
+        return min(self.seconds, adapted["cost"]["seconds"]) if adapted.get("is_counted") else 0.0
+
 
 class Cells:
     """The cells of one output folder."""
@@ -68,27 +74,27 @@ class Cells:
         """Describe what all cells share: the folder, the recipe that they start from, the rounds."""
         self.output, self.base, self.rounds, self.threads = output, base, rounds, threads
 
-    def run(self, rung: Rung, rate: float | None, number: int, train_rows: int | None = None) -> CellResult:
+    def run(self, method: Method, rate: float | None, number: int, train_rows: int | None = None) -> CellResult:
         """Return the result of a method in a round, from disk if it is there."""
-        node = self._node(rung, rate, number, train_rows)
+        node = self._node(method, rate, number, train_rows)
         is_new = not is_finished(self.output, node.id)
         if is_new:
             with _without_warnings():
                 answer = json.loads(run_job(serialize_job(node, self.output, self.threads)))
             self.__dict__.pop("_seconds", None)
             if answer["ended"] != "finished":
-                raise CellFailed(f"{rung.name} failed: {answer['reason']}")
+                raise CellFailed(f"{method.name} failed: {answer['reason']}")
         return replace(self._read(node), is_new=is_new)
 
-    def _node(self, rung: Rung, rate: float | None, number: int, train_rows: int | None) -> Node:
+    def _node(self, method: Method, rate: float | None, number: int, train_rows: int | None) -> Node:
         data: dict[str, Any] = self.rounds[number].data()
         if train_rows is not None:
             data["train_rows"] = train_rows
-        recipe = recipe_of(rung, rate, self.base, data)
-        if rung.is_network:
+        recipe = recipe_of(method, rate, self.base, data)
+        if method.is_network:
             filled = config.fill(FinetuneRecipe, {**recipe, "training": {**recipe["training"], "report_to": []}})
             return finetune_node({**config.to_dict(filled), "seed": number})
-        settings = {"baseline": rung.name, "task": recipe["task"], "data": data, "seed": number}
+        settings = {"baseline": method.name, "task": recipe["task"], "data": data, "seed": number}
         return baseline_node(config.to_dict(config.fill(BaselineRecipe, settings)))
 
     def _read(self, node: Node) -> CellResult:

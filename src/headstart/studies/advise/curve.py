@@ -1,4 +1,4 @@
-"""The learning curve of a cheap rung: its scores with a half, a quarter and an eighth of the training rows."""
+"""The learning curve of a cheap method: its scores with a half, a quarter and an eighth of the training rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from headstart.core.log import logger
 from headstart.evaluation.metrics import about
 from headstart.studies.advise.cells import CellFailed, Cells
-from headstart.studies.advise.climb import Clock, RungResult
 from headstart.studies.advise.extrapolate import CurvePoint, FittedCurve, fit
 from headstart.studies.advise.rounds import ROUNDS
+from headstart.studies.advise.search import Clock, TriedMethod
 
 _PARTS = (2, 4, 8)
 _FEWEST_ROWS = 16
@@ -20,19 +20,19 @@ _LARGEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Scores of one rung by the number of training rows; a lower score is better if `sign` is -1."""
+    """Scores of one method by the number of training rows; a lower score is better if `sign` is -1."""
 
-    rung: str
+    method: str
     points: list[CurvePoint]
     fitted: FittedCurve | None
     sign: int
 
 
-def measure(results: Sequence[RungResult], cells: Cells, clock: Clock) -> LearningCurve | str:
-    """Run the best of the cheap rungs on fewer rows, and fit its curve; returns the reason if there is none."""
+def measure(results: Sequence[TriedMethod], cells: Cells, clock: Clock) -> LearningCurve | str:
+    """Run the best of the cheap methods on fewer rows, and fit its curve; returns the reason if there is none."""
     complete = [
         result for result in results
-        if not result.rung.is_trained and result.rung.name != "majority" and len(result.rounds) == ROUNDS
+        if not result.method.is_trained and result.method.name != "majority" and len(result.rounds) == ROUNDS
     ]  # fmt: skip
     if not complete:
         return "no method but majority and the trained ones ran in all rounds"
@@ -53,7 +53,7 @@ def _sizes(rows: int) -> list[int]:
     return [rows // part for part in _PARTS if rows // part >= _FEWEST_ROWS]
 
 
-def _run(result: RungResult, cells: Cells, sizes: Sequence[int], sign: int, clock: Clock) -> LearningCurve:
+def _run(result: TriedMethod, cells: Cells, sizes: Sequence[int], sign: int, clock: Clock) -> LearningCurve:
     started, is_new = clock.spent, False
     points = [
         CurvePoint(cells.rounds[number].rows["train"], number, sign * cell.score)
@@ -62,7 +62,7 @@ def _run(result: RungResult, cells: Cells, sizes: Sequence[int], sign: int, cloc
     for size in sizes:
         for number in range(ROUNDS):
             try:
-                cell = cells.run(result.rung, None, number, size)
+                cell = cells.run(result.method, None, number, size)
             except CellFailed as error:
                 logger.warning("%s", error)
                 continue
@@ -73,5 +73,5 @@ def _run(result: RungResult, cells: Cells, sizes: Sequence[int], sign: int, cloc
     points.sort(key=lambda point: (point.rows, point.round))
     shown = ", ".join(f"{size:,}" for size in sizes)
     if is_new:
-        logger.info("learning curve: %s with %s rows, %.1f s", result.rung.name, shown, clock.spent - started)
-    return LearningCurve(result.rung.name, points, fit(points), sign)
+        logger.info("learning curve: %s with %s rows, %.1f s", result.method.name, shown, clock.spent - started)
+    return LearningCurve(result.method.name, points, fit(points), sign)

@@ -11,9 +11,9 @@ from headstart.core import registry
 from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.intervals import bootstrap
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.studies.advise.climb import Climb, Clock, RungResult, compare_rungs
 from headstart.studies.advise.curve import LearningCurve
-from headstart.studies.advise.final import lead_facts, rung_size
+from headstart.studies.advise.final import lead_facts, weights_size
+from headstart.studies.advise.search import Clock, SearchResult, TriedMethod, compare_methods
 
 MORE_LABELS = 100
 
@@ -27,24 +27,24 @@ def of_data(rounds: Mapping[str, Any], base: FinetuneRecipe, final: Mapping[str,
     }  # fmt: skip
 
 
-def of_climb(climb: Climb, clock: Clock) -> dict[str, Any]:
-    """Return the ladder, the choice and the costs."""
-    ran = [result for result in climb.results if result.rounds]
-    tags = [cell.cost for result in climb.results for cell in result.cells]
+def of_search(outcome: SearchResult, clock: Clock) -> dict[str, Any]:
+    """Return the methods, the choice and the costs."""
+    ran = [result for result in outcome.results if result.rounds]
+    tags = [cell.cost for result in outcome.results for cell in result.cells]
     metric = next(iter(ran[0].rounds.values())).metric
-    chosen = climb.best_network
+    chosen = outcome.best_network
     leads = {}
     for result in ran:
-        lead = compare_rungs(result, chosen) if result is not chosen else None
-        leads[result.rung.name] = None if lead is None else lead_facts(lead)
+        lead = compare_methods(result, chosen) if result is not chosen else None
+        leads[result.method.name] = None if lead is None else lead_facts(lead)
     return {
         "metric": metric,
-        "ladder": [{**_row(result), "over_chosen": leads[result.rung.name]} for result in ran],
-        "left_out": {result.rung.name: result.note for result in climb.results if not result.rounds},
-        "chosen": chosen.rung.name,
-        "best": climb.best.rung.name,
-        "stopped": climb.stopped,
-        "not_tried": climb.not_tried,
+        "methods": [{**_row(result), "over_chosen": leads[result.method.name]} for result in ran],
+        "left_out": {result.method.name: result.note for result in outcome.results if not result.rounds},
+        "chosen": chosen.method.name,
+        "best": outcome.best.method.name,
+        "stopped": outcome.stopped,
+        "not_tried": outcome.not_tried,
         "seconds": {"budget": clock.budget, "spent": clock.spent},
         "cost": reduce(add, map(_without_unknown_energy, tags)).to_dict(),
     }
@@ -55,7 +55,7 @@ def _without_unknown_energy(tag: PriceTag) -> PriceTag:
     return tag if tag.kwh is not None else PriceTag.from_dict({**tag.to_dict(), "kwh": 0.0, "co2e_kg": 0.0})
 
 
-def _row(result: RungResult) -> dict[str, Any]:
+def _row(result: TriedMethod) -> dict[str, Any]:
     gold, predictions = result.pooled()
     cell = next(iter(result.rounds.values()))
     score = bootstrap(cell.metric, gold, predictions)
@@ -66,7 +66,9 @@ def _row(result: RungResult) -> dict[str, Any]:
     }  # fmt: skip
     cost = result.cost
     return {
-        "method": result.rung.name,
+        "method": result.method.name,
+        "adaptation": result.method.adaptation,
+        "adapted": [c.details.adapted["step"] for c in result.rounds.values() if c.details.adapted],
         "rate": result.rate,
         "score": score.value,
         "low": score.low,
@@ -78,8 +80,8 @@ def _row(result: RungResult) -> dict[str, Any]:
         "money": cost.money,
         "currency": cost.currency,
         "milliseconds": 1000 * sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None,
-        "megabytes": rung_size(result),
-        "is_network": result.rung.is_network,
+        "megabytes": weights_size(result),
+        "is_network": result.method.is_network,
         "compared_with": result.compared_with,
         "lead": None if result.lead is None else lead_facts(result.lead),
         "tried": tried,
@@ -94,7 +96,7 @@ def of_curve(learning: LearningCurve | str, rows: int) -> dict[str, Any]:
     points = [
         {"rows": point.rows, "round": point.round, "score": learning.sign * point.score} for point in learning.points
     ]
-    values: dict[str, Any] = {"method": learning.rung, "points": points}
+    values: dict[str, Any] = {"method": learning.method, "points": points}
     if learning.fitted is None:
         return {**values, "reason": "too few scores to fit a curve"}
     gain = learning.fitted.gain(rows, rows + MORE_LABELS)

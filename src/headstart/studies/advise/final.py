@@ -1,4 +1,4 @@
-"""The last step: write the recipe of each rung, train the chosen one on all rows, and open the test file."""
+"""The last step: write the recipe of each method, train the chosen one on all rows, and open the test file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init.splits import NAMES
 from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
-from headstart.studies.advise.climb import Climb, RungResult
-from headstart.studies.advise.ladder import recipe_of
+from headstart.studies.advise.methods import ADAPT_FIRST, recipe_of
+from headstart.studies.advise.search import SearchResult, TriedMethod
 
 MODEL, RECIPES, OPENED = "model", "recipes", "test_opened_for.json"
 _TIMED_TEXTS = 20
@@ -36,29 +36,34 @@ _HEADER = """\
 """
 
 
-def write_recipes(output: Path, climb: Climb, base: FinetuneRecipe) -> None:
-    """Write one recipe per rung; that of a baseline trains the best network beside it."""
+def write_recipes(output: Path, outcome: SearchResult, base: FinetuneRecipe) -> None:
+    """Write one recipe per method; that of a baseline trains the best network beside it."""
     (output / RECIPES).mkdir(exist_ok=True)
     data = {name: f"${{here}}/../data/{name}.parquet" for name in NAMES}
-    for result in climb.results:
+    for result in outcome.results:
         if not result.rounds:
             continue
-        network = result if result.rung.is_network else climb.best_network
-        recipe = recipe_of(network.rung, network.rate, base, data)
-        recipe["output"] = f"runs/{output.name}-{result.rung.name}"
-        recipe["compare_with"] = [] if result.rung.is_network else [result.rung.name]
-        path = output / RECIPES / f"{result.rung.name}.yaml"
-        header = _HEADER.format(method=result.rung.name, path=path.as_posix())
+        network = result if result.method.is_network else outcome.best_network
+        recipe = recipe_of(network.method, network.rate, base, data)
+        # The recipe stands alone; the pre-training of the search belongs to this folder.
+        recipe.get(ADAPT_FIRST, {}).pop("folder", None)
+        recipe["output"] = f"runs/{output.name}-{result.method.name}"
+        recipe["compare_with"] = [] if result.method.is_network else [result.method.name]
+        path = output / RECIPES / f"{result.method.name}.yaml"
+        header = _HEADER.format(method=result.method.name, path=path.as_posix())
         artifact.write_whole(path, header + recipe_text.dump(recipe))
 
 
-def train(output: Path, climb: Climb, quiet: bool) -> Path:
+def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
     """Train the chosen network on the training rows, beside the baselines, and score them on the test rows."""
-    name = climb.best_network.rung.name
+    name = outcome.best_network.method.name
     path = output / RECIPES / f"{name}.yaml"
     folder = output / MODEL
-    baselines = [result.rung.name for result in climb.results if result.rounds and not result.rung.is_network]
+    baselines = [result.method.name for result in outcome.results if result.rounds and not result.method.is_network]
     raw = {**config.parse(path), "output": str(folder), "compare_with": baselines}
+    section = outcome.best_network.method.adapt_first
+    if section is not None:
+        raw[ADAPT_FIRST] = {**raw[ADAPT_FIRST], "folder": section.folder}
     recipe = config.fill(FinetuneRecipe, raw, where=str(path))
     if (folder / RECIPE).is_file() and not _is_same(folder, recipe):
         # More time led to another choice.
@@ -71,7 +76,7 @@ def train(output: Path, climb: Climb, quiet: bool) -> Path:
 
 def _is_same(folder: Path, recipe: FinetuneRecipe) -> bool:
     saved = config.fill_saved(FinetuneRecipe, config.parse(folder / RECIPE), str(folder))
-    names = ("adaptation", "training", "compare_with")
+    names = (ADAPT_FIRST, "adaptation", "training", "compare_with")
     return all(getattr(saved, name) == getattr(recipe, name) for name in names)
 
 
@@ -83,14 +88,17 @@ def _record_opening(output: Path, name: str) -> None:
 
 
 def opened_for(output: Path) -> list[str]:
-    """Return the rungs whose models were scored on the test rows."""
+    """Return the methods whose models were scored on the test rows."""
     path = output / OPENED
     names: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     return names
 
 
-def score_test_rows(folder: Path) -> dict[str, Any]:
-    """Return the test scores of the chosen model and the baselines, with intervals and paired comparisons."""
+def score_test_rows(folder: Path, name: str) -> dict[str, Any]:
+    """Return the test scores of the chosen model and the baselines, with intervals and paired comparisons.
+
+    `name` is that of the chosen method, which is not always that of its adaptation.
+    """
     facts = FinetuneManifest.read(folder)
     model = Finetuned(folder, facts)
     gold = read_held_out(model.recipe.data, model.task, "test").labels
@@ -103,7 +111,8 @@ def score_test_rows(folder: Path) -> dict[str, Any]:
     rows = []
     for method, predicted in predictions.items():
         score = bootstrap(metric, gold, predicted)
-        row: dict[str, Any] = {"method": method, "score": score.value, "low": score.low, "high": score.high}
+        shown = name if method == chosen else method
+        row: dict[str, Any] = {"method": shown, "score": score.value, "low": score.low, "high": score.high}
         if method != chosen:
             lead = compare_runs(gold, {0: predictions[chosen]}, {0: predicted}, metric)
             row["behind"] = lead_facts(lead)
@@ -141,7 +150,7 @@ def sample_texts(base: FinetuneRecipe) -> list[Any]:
     return [row[0] if len(row) == 1 else row for row in values]
 
 
-def rung_size(result: RungResult) -> float | None:
-    """Return the megabytes of the weights that a rung needs to predict; None for baselines."""
+def weights_size(result: TriedMethod) -> float | None:
+    """Return the megabytes of the weights that a method needs to predict; None for baselines."""
     parameters = next(iter(result.rounds.values())).details.parameters if result.rounds else None
     return None if parameters is None else 4 * parameters / 1e6

@@ -1,4 +1,4 @@
-"""The page of `headstart advise`: the ladder, the learning curve and the recommendation, in Markdown and HTML."""
+"""The page of `headstart advise`: the methods, the learning curve and the recommendation, in Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headstart.core.pages.svg import Marker
 from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import describe_p
-from headstart.studies.advise.climb import FINAL_SHARE, WORTHWHILE
 from headstart.studies.advise.rounds import ROUNDS
+from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, FINAL_SHARE, WORTHWHILE
 
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 RULE = (
@@ -27,7 +27,9 @@ RULE = (
     f"{WORTHWHILE * 100:g} points. The search stops after two such methods in a row, if less than "
     f"{WORTHWHILE * 100:g} points are left to gain, or if the time left is shorter than the forecast of the next run "
     f"and of the final training ({FINAL_SHARE:g} times a run). A dearer method is preferred only if it leads by "
-    f"{WORTHWHILE * 100:g} points or more."
+    f"{WORTHWHILE * 100:g} points or more. With a corpus, {CORPUS_SHARE:.0%} of the time are kept for one more method: "
+    f"the checkpoint is pre-trained on the corpus for {ADAPTING_SHARE:.0%} of the time, and the best network is "
+    "trained from the checkpoint along that run that a linear probe on the validation rows prefers."
 )
 
 
@@ -62,7 +64,7 @@ def sentences(advice: Mapping[str, Any]) -> list[str]:
 
 
 def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
-    rows = {row["method"]: row for row in advice["ladder"]}
+    rows = {row["method"]: row for row in advice["methods"]}
     chosen, model = rows[advice["chosen"]], advice["chosen_model"]
     lines = [
         f"Use {chosen['method']}: {scores.metric} {scores.one(chosen['score'])} ({scores.spread(chosen)}) on "
@@ -96,12 +98,21 @@ def _choice(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
 def _bought(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
     """Return what each network after the first bought over the best method before it."""
     lines = []
-    for row in advice["ladder"]:
+    for row in advice["methods"]:
         if row["is_network"] and row["lead"] is not None:
             what = "bought" if row["lead"]["difference"] > 0 else "bought nothing:"
-            line = f"{row['method']} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
-            lines.append(f"{line} for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}.")
+            subject = "adapting to your text" if row["adapted"] else row["method"]
+            line = f"{subject} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
+            line += f" for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}"
+            lines.append(f"{line}{_kept_starts(row['adapted'])}.")
     return lines
+
+
+def _kept_starts(steps: Sequence[int]) -> str:
+    """Return in how many rounds the probe preferred the checkpoint as it was, as a clause."""
+    starts = sum(step == 0 for step in steps)
+    rounds = "1 round" if len(steps) == 1 else f"{len(steps)} rounds"
+    return f"; the probe kept the checkpoint as it was in {starts} of {rounds}" if starts else ""
 
 
 def _labels(advice: Mapping[str, Any], scores: _Scores) -> str:
@@ -116,14 +127,15 @@ def _labels(advice: Mapping[str, Any], scores: _Scores) -> str:
     )
 
 
-def ladder_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[bool]]:
+def methods_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[bool]]:
     """Return the header, the rows and which columns are numbers, one row per method."""
     scores = _Scores(advice["metric"])
     metric = scores.metric if scores.scale == 1 else f"{scores.metric} × {scores.scale:g}"
     header = ["method", metric, "95 % interval", "rounds", "rate", "time", "kWh", "price", "ms per text", "MB"]
     body = [
         [
-            row["method"] + (" (chosen)" if row["method"] == advice["chosen"] else ""),
+            " + ".join(filter(None, [row["method"], row["adaptation"]]))
+            + (" (chosen)" if row["method"] == advice["chosen"] else ""),
             scores.one(row["score"]),
             scores.spread(row),
             str(row["rounds"]),
@@ -134,7 +146,7 @@ def ladder_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]],
             "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}",
             "–" if row["megabytes"] is None else f"{row['megabytes']:,.0f}",
         ]
-        for row in advice["ladder"]
+        for row in advice["methods"]
     ]
     return header, body, [False, *[True] * (len(header) - 1)]
 
@@ -162,7 +174,7 @@ def notes(advice: Mapping[str, Any]) -> list[str]:
 
 def summary(advice: Mapping[str, Any], output: Path) -> str:
     """Return what the command line prints."""
-    header, body, _ = ladder_table(advice)
+    header, body, _ = methods_table(advice)
     return "\n".join([
         markdown_table(header, body),
         "",
@@ -176,7 +188,7 @@ def summary(advice: Mapping[str, Any], output: Path) -> str:
 
 def markdown(advice: Mapping[str, Any]) -> str:
     """Return the page as Markdown."""
-    header, body, numeric = ladder_table(advice)
+    header, body, numeric = methods_table(advice)
     parts = [
         "# Which method for these labels?",
         "\n".join(f"- {escape(line)}" for line in notes(advice)),
@@ -196,7 +208,7 @@ def markdown(advice: Mapping[str, Any]) -> str:
 
 def html(advice: Mapping[str, Any]) -> str:
     """Return the page as one HTML file."""
-    header, body, numeric = ladder_table(advice)
+    header, body, numeric = methods_table(advice)
     return pages.render(
         _TEMPLATE, advice=advice, table_of_methods=PageTable(header, body, numeric, has_row_names=True),
         notes=notes(advice), rule=RULE, sentences=sentences(advice), figures=_figures(advice),
@@ -206,7 +218,7 @@ def html(advice: Mapping[str, Any]) -> str:
 def _figures(advice: Mapping[str, Any]) -> list[Markup]:
     scores = _Scores(advice["metric"])
     intervals = [
-        IntervalRow(row["method"], scores.scale * row["score"], *_scaled(row, scores)) for row in advice["ladder"]
+        IntervalRow(row["method"], scores.scale * row["score"], *_scaled(row, scores)) for row in advice["methods"]
     ]
     figures = [charts.interval_chart(f"{scores.metric} on held-out rows", intervals)]
     if "fitted" in advice["curve"]:

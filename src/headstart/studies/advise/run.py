@@ -16,15 +16,17 @@ from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.lock import FolderLock
+from headstart.corpus.read import readers
 from headstart.evaluation.cost import PriceTag
-from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.recipe import AdaptFirst, FinetuneRecipe
 from headstart.stages.init import run as init
 from headstart.stages.init import start
+from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.result import FinetuneRun, Run, Table
 from headstart.studies.advise import curve, facts, final, page, rounds
 from headstart.studies.advise.cells import Cells
-from headstart.studies.advise.climb import Climber, Clock
-from headstart.studies.advise.ladder import LADDER, Rung, candidate_rates, row_passes
+from headstart.studies.advise.methods import METHODS, Method, adapting_first, candidate_rates, row_passes
+from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, Clock, Search
 
 ADVICE, PAGE, MARKDOWN = "advice.json", "advice.html", "advice.md"
 _SETTINGS, _ROUNDS, _DATA = "advise.json", "rounds", "data"
@@ -40,10 +42,11 @@ class AdviseOptions:
     model: str | None = None
     minutes: float = 15.0
     output: Path | None = None
+    corpus: Sequence[str] = ()
 
 
 class Advice(Run):
-    """The result of `headstart.advise`: the chosen model, the table of the ladder, and the recommendation."""
+    """The result of `headstart.advise`: the chosen model, the table of methods, and the recommendation."""
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -63,8 +66,8 @@ class Advice(Run):
 
     @cached_property
     def table(self) -> Table:
-        """The ladder: one row per method that ran, with scores on held-out rows and costs."""
-        return Table(self.manifest["ladder"])
+        """One row per method that ran, with scores on held-out rows and costs."""
+        return Table(self.manifest["methods"])
 
     @property
     def scores(self) -> Table:  # type: ignore[override]
@@ -87,7 +90,7 @@ class Advice(Run):
 
 
 def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -> Path:
-    """Climb the ladder for labeled rows within the time budget, train the chosen model and write the page.
+    """Try methods on labeled rows within the time budget, train the chosen model and write the page.
 
     Finished cells are reused, and only their recorded time counts, so the same command run again changes nothing.
     """
@@ -98,6 +101,7 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
             allowed="Advice needs a file of labeled rows, or a folder of texts by label",
             do="Check the path",
         )
+    corpus = readers.expand(options.corpus, "--corpus")
     output = options.output or Path("runs", f"{data.stem}-advice")
     model = start.find_model(options.model)
     settings = _settings(data, options, model)
@@ -107,25 +111,30 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
         artifact.write_whole(output / _SETTINGS, json.dumps(settings, indent=2) + "\n")
         _prepare(data, options, model, output)
         base = config.load(output / _DATA / "finetune.yaml", FinetuneRecipe)
-        _advise(output, base, 60 * options.minutes, quiet)
+        _advise(output, base, 60 * options.minutes, corpus, quiet)
     return output
 
 
-def _advise(output: Path, base: FinetuneRecipe, seconds: float, quiet: bool) -> None:
+def _advise(output: Path, base: FinetuneRecipe, seconds: float, corpus: Sequence[Path], quiet: bool) -> None:
     cells = Cells(output, base, rounds.read(output / _ROUNDS), torch.get_num_threads())
-    clock = Clock(seconds)
-    climber = Climber(cells.run, lambda rung: candidate_rates(rung, base), _forecast(base, cells), clock)
-    climber.climb([rung for rung in LADDER if not rung.is_trained])
-    learning = curve.measure(climber.results, cells, clock)
-    climber.climb([rung for rung in LADDER if rung.is_trained])
-    climb = climber.finished(LADDER)
-    final.write_recipes(output, climb, base)
-    folder = final.train(output, climb, quiet)
+    clock = Clock(seconds, reserved=CORPUS_SHARE * seconds if corpus else 0.0)
+    search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock)
+    search.try_methods([method for method in METHODS if not method.is_trained])
+    learning = curve.measure(search.results, cells, clock)
+    search.try_methods([method for method in METHODS if method.is_trained])
+    methods = list(METHODS)
+    if corpus and search.best_network is not None:
+        best = search.best_network
+        methods.append(adapting_first(best.method, best.rate, base, _adapt_first(output, corpus, seconds)))
+        search.try_last(methods[-1])
+    outcome = search.finished(methods)
+    final.write_recipes(output, outcome, base)
+    folder = final.train(output, outcome, quiet)
     advice = {
         **facts.of_data(artifact.read_manifest(output / _ROUNDS), base, artifact.read_manifest(folder)),
-        **facts.of_climb(climb, clock),
+        **facts.of_search(outcome, clock),
         "curve": facts.of_curve(learning, artifact.read_manifest(folder)["data"]["train_rows"]),
-        "test": final.score_test_rows(folder),
+        "test": final.score_test_rows(folder, outcome.best_network.method.name),
         "opened_for": final.opened_for(output),
         "chosen_model": _measured(output, folder, base),
     }
@@ -133,6 +142,15 @@ def _advise(output: Path, base: FinetuneRecipe, seconds: float, quiet: bool) -> 
     artifact.write_whole(output / ADVICE, json.dumps(advice, indent=2, ensure_ascii=False) + "\n")
     artifact.write_whole(output / MARKDOWN, page.markdown(advice))
     artifact.write_whole(output / PAGE, page.html(advice))
+
+
+def _adapt_first(output: Path, corpus: Sequence[Path], seconds: float) -> AdaptFirst:
+    """Return how the checkpoint is pre-trained on a corpus; a pre-training that has begun keeps its budget."""
+    folder = output / f"adapted-{config.fingerprint(readers.describe(corpus))}"
+    budget = f"{max(1, round(ADAPTING_SHARE * seconds))} s"
+    if (folder / RECIPE).is_file():
+        budget = config.parse(folder / RECIPE)["training"]["budget"]
+    return AdaptFirst(texts=[str(path.absolute()) for path in corpus], budget=budget, folder=folder)
 
 
 def _measured(output: Path, folder: Path, base: FinetuneRecipe) -> dict[str, Any]:
@@ -146,16 +164,19 @@ def _measured(output: Path, folder: Path, base: FinetuneRecipe) -> dict[str, Any
 
 
 def _forecast(base: FinetuneRecipe, cells: Cells) -> Any:
-    """Return a function that forecasts a cell's seconds from those of the last network rung, by the rows they read."""
+    """Return a function that forecasts a cell's seconds from those of the last network, by the rows they read."""
     rows = cells.rounds[0].rows
-    order = {rung.name: rung for rung in LADDER}
+    order = {method.name: method for method in METHODS}
 
-    def forecast(rung: Rung, measured: Mapping[str, float]) -> float | None:
-        known = [name for name in order if name in measured and name != rung.name]
+    def forecast(method: Method, measured: Mapping[str, float]) -> float | None:
+        if method.adapt_first is not None and method.adaptation in measured:
+            probes = (method.adapt_first.checkpoints + 1) * measured.get("linear_probe", 0.0)
+            return measured[method.adaptation] + probes
+        known = [name for name in order if name in measured and name != method.name]
         if not known:
             return None
         last = order[known[-1]]
-        passes = [row_passes(r, base, rows["train"], rows["validation"], rows["test"]) for r in (rung, last)]
+        passes = [row_passes(r, base, rows["train"], rows["validation"], rows["test"]) for r in (method, last)]
         return measured[last.name] * passes[0] / passes[1]
 
     return forecast

@@ -172,6 +172,9 @@ def finetune_node(recipe: dict[str, Any], pretraining: Node | None = None) -> No
         inputs["forgetting"] = _content(recipe["forgetting"])
     if pretraining is None:
         inputs["model"] = _content(recipe["model"])
+    adapt_first = recipe.get("adapt_first")
+    if adapt_first and isinstance(adapt_first["texts"], list):
+        inputs["texts"] = _corpus_hash({"files": adapt_first["texts"]})
     parents = [] if pretraining is None else [pretraining]
     return Node.addressed("finetune", recipe, _identity(recipe), parents, inputs)
 
@@ -236,6 +239,10 @@ def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in identity_of(recipe).items() if key not in excluded}
     kept["data"] = {key: value for key, value in recipe["data"].items() if not _is_path(key, value)}
     kept["forgetting"] = bool(recipe.get("forgetting"))
+    if kept.get("adapt_first"):
+        section = kept["adapt_first"]
+        paths = ["folder", *(["texts"] if isinstance(section["texts"], list) else [])]
+        kept["adapt_first"] = {key: value for key, value in section.items() if key not in paths}
     return kept
 
 

@@ -28,6 +28,7 @@ from headstart.core.recipes import variables
 from headstart.evaluation.baselines import NotApplicable
 from headstart.evaluation.cost import CostConfig, Meter
 from headstart.stages.finetune import result as results
+from headstart.stages.finetune.adapt_first import adapted_setup
 from headstart.stages.finetune.applicable import AdaptationNotApplicable
 from headstart.stages.finetune.cell import MethodRequest, run_baseline, run_method
 from headstart.stages.finetune.data import read_data
@@ -120,13 +121,15 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     recipe = _filled(FinetuneRecipe, node)
     require_checkpoint(recipe.model)
     try:
-        setup = open_setup(recipe)
+        setup = adapted_setup(open_setup(recipe), work, quiet=True)
     except AdaptationNotApplicable as error:
         _publish(node, output, {"left_out": error.reason})
         return
-    setup = replace(setup, probe=_probe(recipe.forgetting, recipe.model))
+    setup = replace(setup, probe=_probe(recipe.forgetting, str(setup.source.path)))
     request = MethodRequest(setup, setup.chosen, recipe.adaptation, recipe.seed, work, node.id, quiet=True)
     result = run_method(request)
+    if setup.adapted is not None and setup.adapted.is_counted:
+        result = replace(result, cost=result.cost + setup.adapted.cost)
     _publish_result(node, output, result, setup.task, setup.splits.test.labels, work / "logs" / "metrics.jsonl")
 
 

@@ -86,6 +86,9 @@ def test_every_kind_of_label_ends_with_a_model_that_predicts(make, tmp_path, che
     text = ["the", "red", "sea"] if make is tags else "the red sea"
     assert len(advice.model.predict([text, text])) == 2
     before = {path: path.stat().st_mtime_ns for path in (output / "cells").rglob("*")}
+    # A page of an earlier version has other keys, and is written again from the cells.
+    earlier = {"ladder": advice.manifest["methods"], "chosen_model": advice.manifest["chosen_model"]}
+    (output / "advice.json").write_text(json.dumps(earlier), encoding="utf-8")
     again = headstart.advise(data, model=checkpoint("bert"), minutes=0, output=output, quiet=True)
     assert again.summary() == advice.summary()
     assert {path: path.stat().st_mtime_ns for path in (output / "cells").rglob("*")} == before
@@ -116,6 +119,7 @@ def row(method: str, **values) -> dict:
     return {
         "method": method, "rate": None, "score": 0.8, "low": 0.75, "high": 0.85, "rows": 100, "rounds": 3,
         "seconds": 90.0, "kwh": None, "money": 0.0, "currency": "USD", "milliseconds": None, "megabytes": None,
+        "adaptation": "", "adapted": [],
         "is_network": True, "compared_with": "svm", "lead": lead, "tried": {}, "note": "", "over_chosen": lead,
         **values,
     }  # fmt: skip
@@ -125,7 +129,7 @@ def advice(**values) -> dict:
     test = [{"method": "full", "score": 0.78, "low": 0.7, "high": 0.86}]
     return {
         "data": "<b>rows.csv</b>: 140 labeled rows", "warnings": ["a | b"], "left_out": {}, "checkpoint": "folder",
-        "splits": {"train": 100}, "metric": "accuracy", "ladder": [row("svm", is_network=False), row("full")],
+        "splits": {"train": 100}, "metric": "accuracy", "methods": [row("svm", is_network=False), row("full")],
         "chosen": "full", "best": "full", "stopped": "All methods were tried.", "not_tried": [],
         "seconds": {"budget": 600.0, "spent": 90.0}, "cost": {}, "opened_for": ["full"],
         "chosen_model": {"milliseconds": 12.0, "megabytes": 90.0}, "test": {"rows": 40, "scores": test},
@@ -142,9 +146,19 @@ def test_the_page_says_what_was_bought_and_escapes_what_came_from_the_data():
     assert "100 more training labels would buy about +1.8 points (+0.6 to +3.0, 90 % band)" in text
     assert "full bought +2.0 points (-1.0 to +5.0, p = 0.200) over svm for 1.5 min." in text
     behind = {"difference": -0.02, "low": -0.05, "high": 0.01, "p": 0.2}
-    assert "full bought nothing: -2.0 points" in page.markdown(advice(ladder=[row("svm"), row("full", lead=behind)]))
+    assert "full bought nothing: -2.0 points" in page.markdown(advice(methods=[row("svm"), row("full", lead=behind)]))
     assert r"\<b>rows.csv" in text and "&lt;b&gt;rows.csv" in markup and "<b>rows" not in markup
     assert page.RULE in text and markup.count("<figure") == 2
+
+
+def test_the_page_says_what_adapting_to_the_corpus_bought():
+    lead = {"difference": 0.004, "low": -0.005, "high": 0.013, "p": 0.4}
+    adapted = row("adapt_first", adaptation="lora", compared_with="lora", lead=lead, adapted=[120, 0, 240])
+    values = advice(methods=[row("lora"), row("full"), adapted])
+    text = page.markdown(values)
+    assert "adapting to your text bought +0.4 points (-0.5 to +1.3, p = 0.400) over lora for 1.5 min" in text
+    assert "the probe kept the checkpoint as it was in 1 of 3 rounds" in text
+    assert page.methods_table(values)[1][-1][0] == "adapt_first + lora"
 
 
 def test_the_page_admits_a_better_baseline_and_a_test_set_that_was_opened_twice():

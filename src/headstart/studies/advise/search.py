@@ -1,4 +1,4 @@
-"""Climb the ladder: run the rungs within a time budget, select learning rates, and stop by a stated rule."""
+"""The search: run methods within a time budget, select learning rates, and stop by a stated rule."""
 
 from __future__ import annotations
 
@@ -14,48 +14,52 @@ from headstart.evaluation.comparison import Comparison, compare_runs
 from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.studies.advise.cells import CellFailed, CellResult
-from headstart.studies.advise.ladder import Rung
+from headstart.studies.advise.methods import Method
 from headstart.studies.advise.rounds import ROUNDS
 
 WORTHWHILE = 0.005
 """The smallest gain that counts, as a fraction: half a point of a hundred."""
 _POINTS = f"{100 * WORTHWHILE:g} points"
 _MOST_FUTILE = 2
-"""After this many trained rungs in a row without a possible gain, dearer ones are not tried."""
+"""After this many trained methods in a row without a possible gain, dearer ones are not tried."""
 FINAL_SHARE = 1.5
 """The time of the final training, as a multiple of that of a cell: it reads more rows, and predicts the test rows."""
+CORPUS_SHARE, ADAPTING_SHARE = 0.4, 0.25
+"""The shares of the time that are kept for adapting to a corpus first, and for its pre-training alone."""
 
-RunCell = Callable[[Rung, float | None, int], CellResult]
-"""Runs a rung with a learning rate in a round."""
-Forecast = Callable[[Rung, Mapping[str, float]], float | None]
-"""Returns the seconds of a rung's cell from the measured seconds of other networks' cells, None if none is known."""
+RunCell = Callable[[Method, float | None, int], CellResult]
+"""Runs a method with a learning rate in a round."""
+Forecast = Callable[[Method, Mapping[str, float]], float | None]
+"""Returns the seconds of a method's cell from the measured seconds of other networks' cells, None if none is known."""
 
 
 @dataclass
 class Clock:
-    """A budget of seconds; what was spent is the recorded time of cells, so a resumed climb decides in the same way."""
+    """A budget of seconds; what was spent is the recorded time of cells, so a resumed search decides alike."""
 
     budget: float
     spent: float = 0.0
+    reserved: float = 0.0
+    """Seconds that are kept for the last method."""
 
     @property
     def left(self) -> float:
         """Return the seconds that are left."""
-        return self.budget - self.spent
+        return self.budget - self.spent - self.reserved
 
 
 @dataclass
-class RungResult:
-    """One rung after its rounds."""
+class TriedMethod:
+    """One method after its rounds."""
 
-    rung: Rung
+    method: Method
     rate: float | None = None
     """The selected learning rate."""
     rounds: dict[int, CellResult] = field(default_factory=dict)
     """The results with that rate, by round."""
     tried: dict[float | None, dict[int, CellResult]] = field(default_factory=dict)
     lead: Comparison | None = None
-    """The comparison with the rung that was the best before it, on the rounds that both have."""
+    """The comparison with the method that was the best before it, on the rounds that both have."""
     compared_with: str = ""
     note: str = ""
     """Why it has fewer rounds than it could, or none."""
@@ -72,8 +76,8 @@ class RungResult:
 
     @property
     def cell_seconds(self) -> float:
-        """Return the mean time of a cell."""
-        return self.seconds / len(self.cells)
+        """Return the mean time of a cell, without the pre-training that its first cell may run."""
+        return sum(cell.seconds - cell.adapting_seconds for cell in self.cells) / len(self.cells)
 
     @property
     def cost(self) -> PriceTag:
@@ -87,12 +91,12 @@ class RungResult:
 
 
 @dataclass(frozen=True)
-class Climb:
-    """The rungs that ran, the best of all and the best network among them, and why the climb ended."""
+class SearchResult:
+    """The methods that ran, the best of all and the best network among them, and why the search ended."""
 
-    results: list[RungResult]
-    best: RungResult
-    best_network: RungResult
+    results: list[TriedMethod]
+    best: TriedMethod
+    best_network: TriedMethod
     stopped: str
     not_tried: list[str]
 
@@ -103,8 +107,8 @@ def keep_half(means: Mapping[float | None, float]) -> list[float | None]:
     return ranked[: max(1, (len(ranked) + 1) // 2)]
 
 
-def compare_rungs(first: RungResult, second: RungResult) -> Comparison | None:
-    """Compare two rungs on the rounds that both have; None if there are none."""
+def compare_methods(first: TriedMethod, second: TriedMethod) -> Comparison | None:
+    """Compare two methods on the rounds that both have; None if there are none."""
     common = sorted(first.rounds.keys() & second.rounds.keys())
     if not common:
         return None
@@ -114,22 +118,22 @@ def compare_rungs(first: RungResult, second: RungResult) -> Comparison | None:
 
 
 def is_futile(lead: Comparison | None) -> bool:
-    """True if the upper end of the 95 % interval of a rung's lead is below the smallest gain that counts."""
+    """True if the upper end of the 95 % interval of a method's lead is below the smallest gain that counts."""
     return lead is not None and lead.high < WORTHWHILE
 
 
 def is_better(lead: Comparison | None) -> bool:
-    """True if a rung's lead is large enough to prefer it to a cheaper one."""
+    """True if a method's lead is large enough to prefer it to a cheaper one."""
     return lead is not None and lead.difference >= WORTHWHILE
 
 
-class Climber:
-    """Runs rungs one after the other; knows the best so far."""
+class Search:
+    """Runs methods one after the other; knows the best so far."""
 
     def __init__(
         self,
         run: RunCell,
-        rates: Callable[[Rung], list[float | None]],
+        rates: Callable[[Method], list[float | None]],
         forecast: Forecast,
         clock: Clock,
     ) -> None:
@@ -137,50 +141,59 @@ class Climber:
 
         Args:
             run: runs one cell, or reads its result.
-            rates: returns the candidate learning rates of a rung.
-            forecast: returns the seconds of a cell of a rung that has not run yet.
+            rates: returns the candidate learning rates of a method.
+            forecast: returns the seconds of a cell of a method that has not run yet.
             clock: the time budget.
         """
         self.run, self.rates, self.forecast, self.clock = run, rates, forecast, clock
-        self.results: list[RungResult] = []
-        self.best: RungResult | None = None
-        self.best_network: RungResult | None = None
+        self.results: list[TriedMethod] = []
+        self.best: TriedMethod | None = None
+        self.best_network: TriedMethod | None = None
         self.stopped = ""
         self._futile = 0
 
-    def climb(self, ladder: Sequence[Rung]) -> None:
-        """Run rungs until the ladder or the time ends, or dearer rungs are not expected to gain anything."""
-        for rung in ladder:
+    def try_methods(self, methods: Sequence[Method]) -> None:
+        """Run methods until the list or the time ends, or dearer ones are not expected to gain anything."""
+        for method in methods:
             if self.stopped:
                 return
-            if rung.is_trained:
-                self.stopped = self._reason_to_stop(rung)
+            if method.is_trained:
+                self.stopped = self._reason_to_stop(method)
                 if self.stopped:
                     return
-            self._climb_rung(rung)
+            self._try_method(method)
 
-    def finished(self, ladder: Sequence[Rung]) -> Climb:
+    def try_last(self, method: Method) -> None:
+        """Run one more method also if dearer ones were not expected to gain anything, unless there is no time."""
+        reason, self.stopped, self._futile = self.stopped, "", 0
+        self.clock.reserved = 0.0
+        self.try_methods([method])
+        self.stopped = reason or self.stopped
+
+    def finished(self, methods: Sequence[Method]) -> SearchResult:
         """Return the outcome.
 
         Raises:
             DataError: no network has a result.
         """
         if self.best is None or self.best_network is None:
-            reasons = "; ".join(f"{result.rung.name}: {result.note}" for result in self.results if result.note)
+            reasons = "; ".join(f"{result.method.name}: {result.note}" for result in self.results if result.note)
             raise DataError(
                 f"no network could be trained on these rows ({reasons})", do="Use another --model, or `svm`"
             )
-        seen = {result.rung.name for result in self.results}
-        not_tried = [rung.name for rung in ladder if rung.name not in seen]
-        return Climb(self.results, self.best, self.best_network, self.stopped or "All methods were tried.", not_tried)
+        seen = {result.method.name for result in self.results}
+        not_tried = [method.name for method in methods if method.name not in seen]
+        return SearchResult(
+            self.results, self.best, self.best_network, self.stopped or "All methods were tried.", not_tried
+        )
 
-    def _climb_rung(self, rung: Rung) -> None:
-        result = RungResult(rung)
+    def _try_method(self, method: Method) -> None:
+        result = TriedMethod(method)
         self.results.append(result)
-        candidates = self.rates(rung)
+        candidates = self.rates(method)
         for number in range(ROUNDS):
             for rate in candidates:
-                refusal = self._too_slow(rung, result)
+                refusal = self._too_slow(method, result)
                 if refusal:
                     self.stopped = refusal
                     result.note = f"ended after {len(result.cells)} runs, for lack of time"
@@ -194,7 +207,7 @@ class Climber:
                 self._select(result, candidates[0])
             if self.stopped:
                 break
-            if rung.is_trained and is_futile(result.lead) and number < ROUNDS - 1:
+            if method.is_trained and is_futile(result.lead) and number < ROUNDS - 1:
                 result.note = (
                     f"ended after round {number + 1} of {ROUNDS}: the 95 % interval of its lead over "
                     f"{result.compared_with} ends below {_POINTS}"
@@ -205,11 +218,11 @@ class Climber:
         else:
             self.results.remove(result)
 
-    def _run_cell(self, result: RungResult, rate: float | None, number: int) -> bool:
+    def _run_cell(self, result: TriedMethod, rate: float | None, number: int) -> bool:
         """Run a cell and charge its time; False if the method cannot be used or failed."""
-        rung = result.rung
+        method = result.method
         try:
-            cell = self.run(rung, rate, number)
+            cell = self.run(method, rate, number)
         except CellFailed as error:
             logger.warning("%s", error)
             result.note, result.rounds = str(error), {}
@@ -218,65 +231,74 @@ class Climber:
         if cell.left_out:
             result.note = cell.left_out
             if cell.is_new:
-                logger.info("%s is left out: %s", rung.name, cell.left_out)
+                logger.info("%s is left out: %s", method.name, cell.left_out)
             return False
         result.tried.setdefault(rate, {})[number] = cell
         if cell.is_new:
             scale, decimals = about(cell.metric).scale, about(cell.metric).decimals
             logger.info(
-                "%s%s, round %d of %d: %s %.*f, %.1f s (%s left)", rung.name,
+                "%s%s, round %d of %d: %s %.*f, %.1f s (%s left)", method.name,
                 "" if rate is None else f" at rate {rate:g}", number + 1, ROUNDS, cell.metric, decimals,
                 scale * cell.score, cell.seconds, minutes(self.clock.left),
             )  # fmt: skip
         return True
 
-    def _select(self, result: RungResult, rate: float | None) -> None:
-        """Select a learning rate and compare the rung with the best one before it."""
-        result.rate, result.rounds = rate, result.tried[rate]
-        if self.best is not None:
-            result.lead, result.compared_with = compare_rungs(result, self.best), self.best.rung.name
+    def _select(self, result: TriedMethod, rate: float | None) -> None:
+        """Select a learning rate and compare the method with the best one before it.
 
-    def _place(self, result: RungResult) -> None:
-        """Update the best rung, the best network and the count of futile rungs."""
+        A method that adapts the checkpoint first is compared with the same network without that.
+        """
+        result.rate, result.rounds = rate, result.tried[rate]
+        other = self.best if result.method.adapt_first is None else self.best_network
+        if other is not None:
+            result.lead, result.compared_with = compare_methods(result, other), other.method.name
+
+    def _place(self, result: TriedMethod) -> None:
+        """Update the best method, the best network and the count of futile methods."""
         if not result.rounds:
             return
-        if self.best is None or is_better(result.lead):
+        lead = result.lead
+        if self.best is not None and result.compared_with != self.best.method.name:
+            lead = compare_methods(result, self.best)
+        if self.best is None or is_better(lead):
             self.best = result
-        if result.rung.is_network and (
-            self.best_network is None or is_better(compare_rungs(result, self.best_network))
+        if result.method.is_network and (
+            self.best_network is None or is_better(compare_methods(result, self.best_network))
         ):
             self.best_network = result
-        if result.rung.is_trained:
+        if result.method.is_trained:
             self._futile = self._futile + 1 if is_futile(result.lead) else 0
 
-    def _reason_to_stop(self, rung: Rung) -> str:
-        """Return why a trained rung and those above it are not tried; empty if they are."""
+    def _reason_to_stop(self, method: Method) -> str:
+        """Return why a trained method and those after it are not tried; empty if they are."""
         if self.best_network is None or self.best is None:
             return ""
         metric = next(iter(self.best.rounds.values())).metric
         gold, _ = self.best.pooled()
         score = sum(cell.score * len(cell.gold) for cell in self.best.rounds.values()) / len(gold)
         if about(metric).scale > 1 and not about(metric).lower_is_better and 1 - score < WORTHWHILE:
-            return f"{self.best.rung.name} leaves less than {_POINTS} to gain, so {rung.name} was not tried."
+            return f"{self.best.method.name} leaves less than {_POINTS} to gain, so {method.name} was not tried."
         if self._futile >= _MOST_FUTILE:
-            return f"The last {_MOST_FUTILE} trained methods could not gain {_POINTS}, so {rung.name} was not tried."
+            return f"The last {_MOST_FUTILE} trained methods could not gain {_POINTS}, so {method.name} was not tried."
         return ""
 
-    def _too_slow(self, rung: Rung, result: RungResult) -> str:
+    def _too_slow(self, method: Method, result: TriedMethod) -> str:
         """Return why the time left does not allow another cell of a network; empty if it does."""
-        if not rung.is_network or (self.best_network is None and not result.cells):
+        if not method.is_network or (self.best_network is None and not result.cells):
             # Without any network there is no model to return, whatever the time.
             return ""
-        measured = {r.rung.name: r.cell_seconds for r in self.results if r.rung.is_network and r.cells}
-        seconds = result.cell_seconds if result.cells else self.forecast(rung, measured)
+        measured = {r.method.name: r.cell_seconds for r in self.results if r.method.is_network and r.cells}
+        seconds = result.cell_seconds if result.cells else self.forecast(method, measured)
         if seconds is None:
             return ""
         reserved = FINAL_SHARE * max(seconds, self.best_network.cell_seconds if self.best_network else 0.0)
+        if not result.cells:
+            seconds += method.adapting_seconds
         if seconds + reserved <= self.clock.left:
             return ""
         return (
             f"The time left ({minutes(self.clock.left)}) does not allow {'another' if result.cells else 'a'} run of "
-            f"{rung.name} (about {minutes(seconds)}) and the final training (about {minutes(reserved)})."
+            f"{method.name} (about {minutes(seconds)}) and the final training (about {minutes(reserved)})."
         )
 
 
