@@ -36,14 +36,14 @@ def match(patterns: Sequence[str], known: Container[str], listed: dict[str, stor
     Of a folder, only files with a known suffix are taken, and none that describe the data (license, readme). `listed`
     keeps what URLs match, so that a second call lists nothing again.
     """
-    roots, files, listed = list[list[str]](), set[str](), set[str]()
+    roots, files, present = list[list[str]](), set[str](), set[str]()
     for pattern in patterns:
         root, paths, is_folder = _list_files(pattern, listed)
         roots.append(_components(root))
         files.update(path for path in paths if not is_folder or (suffix_of(path) in known and not _is_about(path)))
-        listed.update(paths)
+        present.update(paths)
     depth = _common_depth(roots)
-    components = {path: _components(path) for path in files | listed}
+    components = {path: _components(path) for path in files | present}
     order = sorted(components, key=lambda path: "/".join(components[path]))
     names = {path: printable("/".join(components[path][depth:])) for path in order}
     return MatchedFiles(
