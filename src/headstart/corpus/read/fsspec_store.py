@@ -40,14 +40,14 @@ class FsspecStore:
         """Return a path of the Hugging Face Hub with the commit of its revision; other stores have none."""
         if not self._is_hub:
             return path
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
 
         resolved = self._system.resolve_path(self._full(path))
         if not hasattr(resolved, "repo_id"):
             return path
         info = HfApi().repo_info(resolved.repo_id, repo_type=resolved.repo_type, revision=resolved.revision)
-        root = path[: path.index(resolved.repo_id)] + resolved.repo_id
-        return f"{root}@{info.sha}/{resolved.path_in_repo}".rstrip("/")
+        root = f"{constants.REPO_TYPES_URL_PREFIXES.get(resolved.repo_type, '')}{resolved.repo_id}@{info.sha}"
+        return f"{root}/{resolved.path_in_repo}".removeprefix(f"{self._root}/").rstrip("/")
 
     def stat(self, path: str) -> Version | None:
         """Return size and ETag of an object, as the store has them now."""

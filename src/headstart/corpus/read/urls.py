@@ -52,7 +52,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 def join_url(store: str, path: str, options: str) -> str:
     """Return the URL of a decoded path inside a store."""
-    return f"{store}/{quote(path)}".rstrip("/") + options
+    return f"{store}/{quote(path, safe='/@')}".rstrip("/") + options
 
 
 def split_at_wildcard(path: str) -> tuple[str, str]:

@@ -255,6 +255,7 @@ def s3_port() -> Iterator[int]:
 def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """A faulty server in front of moto, with the files in a bucket."""
     import boto3
+    import s3fs
     from tests.faults.campaigns.file_server import behind
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -271,6 +272,8 @@ def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with server.served() as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        # A client is kept for the whole process, with the address that it read from the environment.
+        s3fs.S3FileSystem.clear_instance_cache()
         yield server
 
 
