@@ -84,7 +84,8 @@ def _plan(server: FaultyServer, kind: str, rng: random.Random) -> None:
     server.requests.clear()
     first, length = rng.randrange(1, 8), rng.choice((1, 1, 2, 4, 40))
     if kind == "replaced":
-        length = 1
+        # After the first request, which lists the object.
+        first, length = first + 1, 1
     server.plan = lambda method, path: kind if first <= len(server.requests) < first + length else None
 
 
