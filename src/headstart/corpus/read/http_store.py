@@ -9,7 +9,6 @@ from typing import cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from headstart import __version__
 from headstart.core.errors import DataError
 from headstart.corpus.read import urls
 from headstart.corpus.read.attempts import Replaced, Version, difference
@@ -79,7 +78,7 @@ class HttpStore:
 
     def _get(self, path: str, headers: dict[str, str]) -> HTTPResponse:
         url = urls.join_url(self._url, path, self._options)
-        fixed = {"Accept-Encoding": "identity", "User-Agent": f"headstart/{__version__}"}
+        fixed = {"Accept-Encoding": "identity", "User-Agent": "headstart"}
         try:
             return cast(HTTPResponse, urlopen(Request(url, headers=fixed | headers), timeout=_TIMEOUT_SECONDS))
         except HTTPError as error:
