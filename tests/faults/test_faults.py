@@ -83,6 +83,12 @@ def test_malformed_inputs_are_refused_or_accounted_for(ground):
     assert_survived(bad_inputs.campaign(ground, 200), 200)
 
 
+def test_a_corpus_in_a_store_is_read_whole_or_an_error_names_the_object(ground):
+    from campaigns import store_faults
+
+    assert_survived(store_faults.campaign(ground, 48), 48)
+
+
 def test_two_processes_on_one_machine_listen_on_the_loopback_interface_only(ground):
     from campaigns import ports
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from headstart.core.config import Section, require_unique_names
 from headstart.core.data import Bools, Ints
@@ -26,6 +26,8 @@ from headstart.corpus.parts.shingles import Hashes, ngrams, words_of
 from headstart.corpus.parts.steps import StepOutput
 from headstart.corpus.read.formats import READERS, BadRow, RawRow, ReadOptions, suffix_of
 from headstart.corpus.read.readers import expand
+from headstart.corpus.read.stores import Listing, StoredObject
+from headstart.corpus.read.urls import without_options
 
 _SIEVE_BITS = 24
 
@@ -34,13 +36,19 @@ class EvaluationSet(Section):
     """One set whose items must not be in the corpus."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="the set's name in the datasheet")
-    files: list[str] = Field(min_length=1, description="paths or globs of parquet, jsonl, csv or text files")
+    files: list[str] = Field(min_length=1, description="paths, globs or URLs of parquet, jsonl, csv or text files")
     text: list[str] = Field(["text"], min_length=1, description="columns to search for, each separately")
+    _listed: dict[str, Listing] = PrivateAttr(default_factory=dict)
+    """The objects that each URL of `files` matches, listed once."""
 
     @field_validator("text", "files", mode="before")
     @classmethod
     def _as_list(cls, value: object) -> object:
         return [str(value)] if isinstance(value, str | Path) else value
+
+    def paths(self) -> list[Path | StoredObject]:
+        """Return the files, each once, sorted."""
+        return expand(self.files, "contamination.sets.files", self._listed)
 
 
 class ContaminationConfig(Section):
@@ -167,12 +175,13 @@ def write_table(config: ContaminationConfig, path: Path) -> list[dict[str, int |
 def _texts(entry: EvaluationSet) -> list[str]:
     """Return the items of a set: each row of each column."""
     texts: list[str] = []
-    for path in expand(entry.files, "contamination.sets.files"):
+    for path in entry.paths():
         reader = READERS.get(suffix_of(path.name))
         if reader is None:
-            raise DataError(f"{path} has an unsupported suffix", do="Convert the evaluation set to jsonl")
+            shown = without_options(str(path))
+            raise DataError(f"{shown} has an unsupported suffix", do="Convert the evaluation set to jsonl")
         for column in entry.text:
-            texts += _nonempty(path, reader(str(path), ReadOptions(column)))
+            texts += _nonempty(str(path), reader(str(path), ReadOptions(column)))
     if not texts:
         raise DataError(
             f"the evaluation set {entry.name} has no text",
@@ -182,7 +191,7 @@ def _texts(entry: EvaluationSet) -> list[str]:
     return texts
 
 
-def _nonempty(path: Path, rows: Iterator[RawRow]) -> list[str]:
+def _nonempty(path: str, rows: Iterator[RawRow]) -> list[str]:
     """Return the texts that are not empty; raise if a row cannot be read, because it could not be searched for."""
     texts: list[str] = []
     for row in rows:
@@ -192,7 +201,7 @@ def _nonempty(path: Path, rows: Iterator[RawRow]) -> list[str]:
             raise row.value.error
         else:
             raise DataError(
-                f"{path}, {row.position}, cannot be read: {row.value.reason}",
+                f"{without_options(path)}, {row.position}, cannot be read: {row.value.reason}",
                 allowed="Every row of an evaluation set must be text, because unread items are not searched for",
                 do="Fix or remove the row",
             )

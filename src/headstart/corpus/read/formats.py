@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from headstart.core.errors import DataError
 from headstart.corpus.read import streams, tables, urls
+from headstart.corpus.read.stores import StoredObject
 from headstart.corpus.read.streams import Line
 
 _CSV_FIELD_CHARACTERS = 2**31 - 1
@@ -60,13 +61,13 @@ class ReadOptions:
     """A longer line, record or page is rejected."""
 
 
-def reader_of(path: Path, column: str, documents: str) -> Iterator[RawRow]:
+def reader_of(path: Path | StoredObject, column: str, documents: str) -> Iterator[RawRow]:
     """Return an iterator over the rows of a file, selected by its suffix."""
     options = ReadOptions(column, whole_file=documents == "file")
     suffix = suffix_of(path.name)
     if suffix not in READERS:
         raise DataError(
-            f"{path} has an unsupported suffix",
+            f"{urls.without_options(str(path))} has an unsupported suffix",
             allowed="Supported: .txt, .tokens, .jsonl, .csv, each also with .gz or .zst, and .parquet",
             do="Rename or convert the file",
         )
@@ -210,8 +211,8 @@ def read_parquet(path: str, options: ReadOptions) -> Iterator[RawRow]:
 def decode_line(line: Line, path: str) -> str | BadRow:
     """Return the text of a line, or why it has none; damage to the whole file carries an error for strict readers."""
     if line.fault:
-        error = DataError(f"{path} cannot be read: {line.fault}", do="Restore the file or remove it from the recipe")
-        return BadRow(line.fault, error)
+        found = f"{urls.without_options(path)} cannot be read: {line.fault}"
+        return BadRow(line.fault, DataError(found, do="Restore the file or remove it from the recipe"))
     return utf8(line.raw)
 
 
@@ -257,7 +258,8 @@ def _bad_record(path: str, record: list[str] | csv.Error, width: int, line: int,
     if "unexpected end of data" not in str(record):
         return BadRow(f"not CSV ({record})", raw=raw)
     error = DataError(
-        f"{path}: the record at line {line} opens a quote that is never closed", do="Fix the quotes of that line"
+        f"{urls.without_options(path)}: the record at line {line} opens a quote that is never closed",
+        do="Fix the quotes of that line",
     )
     return BadRow("an open quote that is never closed", error, raw=raw)
 

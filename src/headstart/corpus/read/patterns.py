@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from headstart.corpus.read import readers, urls
+from headstart.corpus.read import readers, stores, urls
 from headstart.corpus.read.formats import printable, suffix_of
 
 _ABOUT = ("license", "licence", "copying", "notice", "readme")
@@ -30,19 +30,20 @@ class MatchedFiles:
     """Names of the files in matched folders that are not read."""
 
 
-def match(patterns: Sequence[str], known: Container[str]) -> MatchedFiles:
+def match(patterns: Sequence[str], known: Container[str], listed: dict[str, stores.Listing]) -> MatchedFiles:
     """Return the files that match any of the patterns, each once.
 
-    Of a folder, only files with a known suffix are taken, and none that describe the data (license, readme).
+    Of a folder, only files with a known suffix are taken, and none that describe the data (license, readme). `listed`
+    keeps what URLs match, so that a second call lists nothing again.
     """
-    roots, files, listed = list[list[str]](), set[str](), set[str]()
+    roots, files, present = list[list[str]](), set[str](), set[str]()
     for pattern in patterns:
-        root, paths, is_folder = _list_files(pattern)
+        root, paths, is_folder = _list_files(pattern, listed)
         roots.append(_components(root))
         files.update(path for path in paths if not is_folder or (suffix_of(path) in known and not _is_about(path)))
-        listed.update(paths)
+        present.update(paths)
     depth = _common_depth(roots)
-    components = {path: _components(path) for path in files | listed}
+    components = {path: _components(path) for path in files | present}
     order = sorted(components, key=lambda path: "/".join(components[path]))
     names = {path: printable("/".join(components[path][depth:])) for path in order}
     return MatchedFiles(
@@ -51,10 +52,13 @@ def match(patterns: Sequence[str], known: Container[str]) -> MatchedFiles:
     )
 
 
-def _list_files(pattern: str) -> tuple[str, list[str], bool]:
+def _list_files(pattern: str, listed: dict[str, stores.Listing]) -> tuple[str, list[str], bool]:
     """Return the fixed prefix of a pattern, the files that match it, and True if it names a folder."""
     if urls.is_remote(pattern):
-        return urls.list_files(pattern)
+        if pattern not in listed:
+            listed[pattern] = stores.list_objects(pattern)
+        found = listed[pattern]
+        return found.root, [str(stored) for stored in found.objects], found.is_folder
     path = Path(urls.local_path(pattern)).expanduser()
     if path.is_dir():
         inside = glob.glob(f"{glob.escape(str(path))}/**/*", recursive=True)
@@ -66,7 +70,9 @@ def _list_files(pattern: str) -> tuple[str, list[str], bool]:
 
 
 def _is_about(path: str) -> bool:
-    return suffix_of(path) == "txt" and PurePosixPath(path).name.partition(".")[0].lower() in _ABOUT
+    return (
+        suffix_of(path) == "txt" and PurePosixPath(urls.without_options(path)).name.partition(".")[0].lower() in _ABOUT
+    )
 
 
 def _components(path: str) -> list[str]:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from headstart.core.config import Section
 from headstart.core.data import Document, Reject
 from headstart.core.errors import DataError
 from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
-from headstart.corpus.read import formats, streams, tables
+from headstart.corpus.read import formats, stores, streams, tables, urls
+from headstart.corpus.read.stores import StoredObject
 
 SPLITS = ("train", "validation")
 _KEPT_EXAMPLES = 20
@@ -33,7 +34,10 @@ _IDENTITY_BYTES = 1 << 20
 class CorpusConfig(Section):
     """Where the raw text is, and how it is split into documents."""
 
-    files: list[str] = Field(min_length=1, description="paths or globs of .txt, .jsonl, .csv or .parquet files")
+    files: list[str] = Field(
+        min_length=1,
+        description="paths, globs or URLs (s3, gs, az, hf, https) of .txt, .jsonl, .csv or .parquet files",
+    )
     text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
     documents: Literal["blank_line", "file"] = Field("blank_line", description="what one document is in plain text")
     validation: float = Field(
@@ -44,11 +48,17 @@ class CorpusConfig(Section):
         0.01, ge=0, le=1, description="maximum fraction of unreadable rows; above it the run fails"
     )
     prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
+    _listed: dict[str, stores.Listing] = PrivateAttr(default_factory=dict)
+    """The objects that each URL of `files` matches, listed once."""
 
     @field_validator("files", mode="before")
     @classmethod
     def _one_file_is_a_list(cls, value: Any) -> Any:
         return [str(value)] if isinstance(value, str | Path) else value
+
+    def paths(self) -> list[Path | StoredObject]:
+        """Return the files, each once, sorted; objects of a store as they were when they were first listed."""
+        return expand(self.files, listed=self._listed)
 
 
 @dataclass
@@ -147,7 +157,7 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
 
     Empty rows are yielded as documents without text. `receipt.rows` is incremented for each row.
     """
-    for path in expand(config.files):
+    for path in config.paths():
         name, reader = formats.printable(path.name), formats.reader_of(path, config.text, config.documents)
         for row in reader:
             if receipt is not None:
@@ -160,10 +170,19 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
                 yield Document(f"{name}:{row.position.rpartition(' ')[2]}", row.value)
 
 
-def expand(files: Iterable[str], key: str = "corpus.files") -> list[Path]:
-    """Return the files that paths and globs match, each once, sorted; error messages name the recipe's `key`."""
+def expand(
+    files: Iterable[str], key: str = "corpus.files", listed: dict[str, stores.Listing] | None = None
+) -> list[Path | StoredObject]:
+    """Return the files that paths, globs and URLs match, each once, sorted, those of stores last.
+
+    Error messages name the recipe's `key`. `listed` keeps what URLs match, so that a second call lists nothing again.
+    """
     matched: set[Path] = set()
+    objects: dict[str, StoredObject] = {}
     for pattern in files:
+        if urls.is_remote(pattern):
+            objects |= {stored.url: stored for stored in _list_objects(pattern, key, {} if listed is None else listed)}
+            continue
         path = Path(pattern).expanduser()
         if path.is_file():
             matched.add(path)
@@ -180,7 +199,18 @@ def expand(files: Iterable[str], key: str = "corpus.files") -> list[Path]:
                 do=f"Check {key}",
             )
         matched |= {match for match in matches if match.is_file()}
-    return sorted(matched)
+    return [*sorted(matched), *sorted(objects.values(), key=lambda stored: urls.split_url(stored.url)[1].split("/"))]
+
+
+def _list_objects(pattern: str, key: str, listed: dict[str, stores.Listing]) -> list[StoredObject]:
+    if pattern not in listed:
+        listed[pattern] = stores.list_objects(pattern)
+    shown = urls.without_options(pattern)
+    if not listed[pattern].objects:
+        raise DataError(f"no object matches {shown}", allowed=f"{key} takes paths, globs and URLs", do=f"Check {key}")
+    if listed[pattern].is_folder:
+        raise DataError(f"{shown} is a folder", allowed=f"{key} takes files and globs", do=f"Write {shown}/*.txt")
+    return listed[pattern].objects
 
 
 def is_validation(text: str, share: float, seed: int) -> bool:
@@ -190,23 +220,30 @@ def is_validation(text: str, share: float, seed: int) -> bool:
 
 def sources(config: CorpusConfig) -> list[dict[str, Any]]:
     """Describe the files by name, size and a hash of both ends, for fingerprints that survive a copy."""
-    return describe(expand(config.files))
+    return describe(config.paths())
 
 
-def describe(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Describe files by name, size and a hash of both ends."""
+def describe(paths: Iterable[Path | StoredObject]) -> list[dict[str, Any]]:
+    """Describe files by name, size and a hash of both ends; objects of a store by their ETag in place of the hash."""
     return [
-        {"name": formats.printable(path.name), "bytes": path.stat().st_size, "sha256_ends": _hash_ends(path)}
+        {
+            "name": formats.printable(path.name),
+            **(
+                path.identity()
+                if isinstance(path, StoredObject)
+                else {"bytes": size_of(path), "sha256_ends": _hash_ends(path)}
+            ),
+        }
         for path in paths
     ]
 
 
 def text_bytes(config: CorpusConfig) -> int:
     """Return the size of the uncompressed text; JSON and CSV syntax counts as text."""
-    return count_text_bytes(expand(config.files), config.text)
+    return count_text_bytes(config.paths(), config.text)
 
 
-def count_text_bytes(paths: Iterable[Path], column: str) -> int:
+def count_text_bytes(paths: Iterable[Path | StoredObject], column: str) -> int:
     """Return the size of the uncompressed text of some files.
 
     Parquet states it in its header. Gzip and zstd files are decompressed, because one file may have several members.
@@ -214,19 +251,25 @@ def count_text_bytes(paths: Iterable[Path], column: str) -> int:
     return sum(_text_bytes(path, column) for path in paths)
 
 
-def _text_bytes(path: Path, column: str) -> int:
+def _text_bytes(path: Path | StoredObject, column: str) -> int:
     if formats.suffix_of(path.name) == "parquet":
         try:
-            with pq.ParquetFile(path) as file:
+            with streams.opened(str(path)) as raw, pq.ParquetFile(raw) as file:
                 groups = range(file.metadata.num_row_groups)
                 return sum(tables.bytes_of(file, group, column) for group in groups)
         except tables.UNREADABLE as error:
             raise DataError(
-                f"{path} cannot be read as parquet ({error})", do="Restore the file or remove it from the recipe"
+                f"{urls.without_options(str(path))} cannot be read as parquet ({error})",
+                do="Restore the file or remove it from the recipe",
             ) from error
     if streams.compression_of(path.name):
         return sum(len(chunk) for chunk in streams.chunks(str(path)) if isinstance(chunk, bytes))
-    return path.stat().st_size
+    return size_of(path)
+
+
+def size_of(path: Path | StoredObject) -> int:
+    """Return the number of bytes of a file."""
+    return path.size if isinstance(path, StoredObject) else path.stat().st_size
 
 
 def _hash_ends(path: Path) -> str:

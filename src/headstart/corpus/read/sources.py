@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from headstart.core.config import Section
 from headstart.core.errors import DataError
-from headstart.corpus.read import patterns, readers, tables, urls
+from headstart.corpus.read import patterns, readers, stores, tables, urls
 from headstart.corpus.read.formats import READERS, RawRow, ReadOptions, printable, suffix_of
+from headstart.corpus.read.stores import StoredObject
 from headstart.corpus.read.streams import compression_of, opened
 from headstart.corpus.read.urls import is_remote
 from headstart.corpus.read.warc import read_warc
@@ -40,7 +41,7 @@ class SourceConfig(Section):
     name: str = Field(pattern=r"^[\w-]+$", description="letters, digits, _ and -")
     files: list[str] = Field(
         min_length=1,
-        description="paths, globs, folders (such as a Hugging Face data set) or URLs of an object store: .txt, "
+        description="paths, globs, folders (such as a Hugging Face data set) or URLs (s3, gs, az, hf, https): .txt, "
         ".jsonl, .csv, .warc, .wet, .html, each also with .gz or .zst, and .parquet",
     )
     text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
@@ -49,6 +50,8 @@ class SourceConfig(Section):
     licence: str | None = Field(None, description="the license; taken from a folder's README.md if not set")
     weight: float | None = Field(None, gt=0, description="proportion of the corpus, relative to the other weights")
     without: list[str] = Field([], description="names of the quality rules that are not applied to this source")
+    _listed: dict[str, stores.Listing] = PrivateAttr(default_factory=dict)
+    """The objects that each URL of `files` matches, listed once."""
 
     @field_validator("files", mode="before")
     @classmethod
@@ -87,7 +90,7 @@ def files_of(source: SourceConfig) -> dict[str, str]:
 
     Folders are searched for files in a supported format; `skipped_files` returns the others.
     """
-    files = patterns.match(source.files, FORMATS).files
+    files = patterns.match(source.files, FORMATS, source._listed).files
     supported = f"Supported: {', '.join(f'.{suffix}' for suffix in FORMATS)}, each also with .gz or .zst"
     if not files:
         raise DataError(
@@ -97,13 +100,14 @@ def files_of(source: SourceConfig) -> dict[str, str]:
         )
     for path in files:
         if suffix_of(path) not in FORMATS:
-            raise DataError(f"{path} has an unsupported suffix", allowed=supported, do="Rename or convert the file")
+            shown = urls.without_options(path)
+            raise DataError(f"{shown} has an unsupported suffix", allowed=supported, do="Rename or convert the file")
     return files
 
 
 def skipped_files(source: SourceConfig) -> list[str]:
     """Return the names of files in the source's folders that are not read, such as a license or an archive."""
-    return patterns.match(source.files, FORMATS).skipped
+    return patterns.match(source.files, FORMATS, source._listed).skipped
 
 
 def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[SourcePart]:
@@ -117,13 +121,10 @@ def parts_of(sources: Sequence[SourceConfig], megabytes: float) -> list[SourcePa
 
 
 def identities(sources: Sequence[SourceConfig]) -> dict[str, list[dict[str, Any]]]:
-    """Describe the files of each source by name, size and a hash of both ends, to detect changes."""
+    """Describe the files of each source by name, size and a hash of both ends (or an ETag), to detect changes."""
     return {
         source.name: [
-            {"name": name, **_remote_identity(path)}
-            if is_remote(path)
-            else {**readers.describe([Path(path)])[0], "name": name}
-            for path, name in files_of(source).items()
+            {**readers.describe([_located(path)])[0], "name": name} for path, name in files_of(source).items()
         ]
         for source in sources
     }
@@ -149,8 +150,8 @@ def licence_of(source: SourceConfig) -> str | None:
 
 def _ranges(path: str, column: str, size: int) -> Iterator[tuple[int, int | None, int]]:
     """Yield (start, stop, first row) of ranges with about `size` bytes of text, if the format can be split."""
-    if suffix_of(path) == "jsonl" and not compression_of(path) and not is_remote(path):
-        file_size = Path(path).stat().st_size
+    if suffix_of(path) == "jsonl" and not compression_of(path):
+        file_size = readers.size_of(_located(path))
         count = max(1, round(file_size / size))
         for i in range(count):
             yield file_size * i // count, file_size * (i + 1) // count if i + 1 < count else None, 0
@@ -180,7 +181,5 @@ def _row_groups(path: str, column: str, size: int) -> Iterator[tuple[int, int | 
         yield 0, 0, 0
 
 
-def _remote_identity(path: str) -> dict[str, Any]:
-    system, key = urls.file_system(path)
-    info = system.get_file_info(key)
-    return {"bytes": info.size, "changed": info.mtime_ns}
+def _located(path: str) -> Path | StoredObject:
+    return StoredObject.parse(path) if is_remote(path) else Path(path)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from headstart.core.errors import DataError, ResourceError, first_line
 from headstart.core.extras import install_command
-from headstart.corpus.read import urls
+from headstart.corpus.read import stores, urls
 
 _CHUNK_BYTES = 1 << 18
 _SALVAGE_BYTES = 64
@@ -49,14 +49,13 @@ def compression_of(path: str) -> str:
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading, local or in an object store."""
-    try:
-        if not urls.is_remote(path):
-            with open(urls.local_path(path), "rb") as file:
-                yield file
-            return
-        system, key = urls.file_system(path)
-        with system.open_input_file(key) as remote:
+    if urls.is_remote(path):
+        with stores.opened(path) as remote:
             yield remote
+        return
+    try:
+        with open(urls.local_path(path), "rb") as file:
+            yield file
     except FileNotFoundError as error:
         raise DataError(f"there is no file {urls.without_options(path)}", do="Check the recipe's files") from error
 

@@ -18,6 +18,7 @@ import pyarrow.types as types
 from headstart.core.errors import DataError, first_line
 from headstart.core.registry import suggest
 from headstart.corpus.read.streams import opened
+from headstart.corpus.read.urls import without_options
 
 BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 256
@@ -54,7 +55,7 @@ def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterato
     """
     try:
         with opened(path) as raw, pq.ParquetFile(raw) as file:
-            error = _column_error(PurePosixPath(path).name, columns[0], file.schema_arrow)
+            error = _column_error(path, columns[0], file.schema_arrow)
             if error is not None:
                 rows = sum(int(file.metadata.row_group(group).num_rows) for group in groups)
                 yield LostRows(max(1, rows), str(DataError(error.found, allowed=error.allowed)), error, True)
@@ -63,13 +64,13 @@ def batches(path: str, columns: Sequence[str], groups: Iterable[int]) -> Iterato
                 yield from _group(path, file, columns, group)
     except UNREADABLE as error:
         reason = f"cannot be read as parquet ({first_line(error)})"
-        yield LostRows(1, reason, DataError(f"{path} {reason}", do=_ADVICE), True)
+        yield LostRows(1, reason, DataError(f"{without_options(path)} {reason}", do=_ADVICE), True)
 
 
 def no_column(path: str, column: str, columns: Sequence[str]) -> DataError:
     """Return the error for a file without the column that the recipe names."""
     return DataError(
-        f"{PurePosixPath(path).name} has no column {column!r}{suggest(column, columns)}",
+        f"{_name(path)} has no column {column!r}{suggest(column, columns)}",
         allowed=f"It has: {', '.join(columns) or 'no columns at all'}",
         do="Set corpus.text",
     )
@@ -90,7 +91,8 @@ def _group(path: str, file: pq.ParquetFile, columns: Sequence[str], group: int) 
         reason = first_line(error)
     if rows_read != expected:
         lost = DataError(
-            f"row group {group} of {path} should have {expected:,} rows, but {rows_read:,} could be read ({reason})",
+            f"row group {group} of {without_options(path)} should have {expected:,} rows, "
+            f"but {rows_read:,} could be read ({reason})",
             do=_ADVICE,
         )
         yield LostRows(expected - rows_read, f"row group {group} cannot be read ({reason})", lost)
@@ -141,14 +143,18 @@ def _as_bytes_or_nulls(values: pa.Array) -> pa.Array:
         return pa.nulls(len(values), pa.large_binary())
 
 
-def _column_error(name: str, column: str, schema: pa.Schema) -> DataError | None:
+def _name(path: str) -> str:
+    return PurePosixPath(without_options(path)).name
+
+
+def _column_error(path: str, column: str, schema: pa.Schema) -> DataError | None:
     if column not in schema.names:
-        return no_column(name, column, schema.names)
+        return no_column(path, column, schema.names)
     kind = schema.field(column).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if _is_text(kind) or types.is_null(kind):
         return None
-    return DataError(f"column {column!r} of {name} holds {kind}", allowed="Text is needed", do="Set corpus.text")
+    return DataError(f"column {column!r} of {_name(path)} holds {kind}", allowed="Text is needed", do="Set corpus.text")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -1,21 +1,21 @@
-"""URLs of object stores, such as s3://bucket/key?region=…, opened and listed with pyarrow's file systems.
+"""URLs of files: local ones, and those of object stores, such as s3://bucket/key?region=….
 
-As in any URL, characters may be percent-encoded and `?` starts the options; `*` and `[` make it a glob pattern.
+As in any URL, characters may be percent-encoded and `?` starts the options; `*` and `[` make it a glob pattern. After
+`#`, a URL carries the size and the ETag with which an object was listed (`stores.StoredObject`).
 """
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from fnmatch import fnmatchcase
+from urllib.parse import parse_qsl, quote, unquote
 
-from headstart.core.errors import DataError, first_line
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from headstart.core.errors import DataError
+from headstart.core.recipes.variables import hide
 
 _LOCAL = "file://"
+_SECRET = re.compile(r"sig|signature|token|secret|password|credential|access_?key|api_?key", re.IGNORECASE)
+"""Names of options whose values are secret: parts of signed URLs, and keys."""
 
 
 def is_remote(path: str) -> bool:
@@ -38,56 +38,24 @@ def local_path(path: str) -> str:
 
 
 def without_options(path: str) -> str:
-    """Return a URL without its options; a path is returned unchanged."""
-    return path.partition("?")[0] if "://" in path else path
+    """Return a URL as messages show it, without its options; a path is returned unchanged."""
+    return path.partition("#")[0].partition("?")[0] if "://" in path else path
 
 
 def split_url(url: str) -> tuple[str, str, str]:
     """Return the store with its bucket, the decoded path inside it, and the options including `?`."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = url.partition("#")[0].partition("://")
     rest, mark, options = rest.partition("?")
     host, _, path = rest.partition("/")
     return f"{scheme}://{host}", unquote(path), mark + options
 
 
-def file_system(url: str) -> tuple[FileSystem, str]:
-    """Return the file system of a URL, and the path inside it."""
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
-
-    try:
-        return FileSystem.from_uri(_join_url(*split_url(url)))
-    except (pa.ArrowException, ValueError, ImportError, OSError) as error:
-        raise DataError(
-            f"{without_options(url)} cannot be opened ({first_line(error)})",
-            allowed="Supported: paths, and URLs of s3, gs, abfs, hdfs, hf and file",
-            do="Check the URL, or download the files and give their folder",
-        ) from error
+def join_url(store: str, path: str, options: str) -> str:
+    """Return the URL of a decoded path inside a store."""
+    return f"{store}/{quote(path, safe='/@')}".rstrip("/") + options
 
 
-def list_files(pattern: str) -> tuple[str, list[str], bool]:
-    """Return the fixed prefix of a URL pattern, the files that match it, and True if it names a folder."""
-    import pyarrow as pa
-    from pyarrow.fs import FileSelector, FileType
-
-    store, path, options = split_url(pattern)
-    prefix, tail = _split_at_wildcard(path)
-    system, key = file_system(_join_url(store, prefix, options))
-    try:
-        if not tail and system.get_file_info(key).type == FileType.File:
-            return _join_url(store, prefix.rpartition("/")[0], ""), [_join_url(store, prefix, options)], False
-        entries = system.get_file_info(FileSelector(key, recursive=True, allow_not_found=True))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{without_options(pattern)} cannot be listed ({first_line(error)})", do="Check the URL"
-        ) from error
-    names = sorted(entry.path.removeprefix(key).strip("/") for entry in entries if entry.type == FileType.File)
-    matching = [name for name in names if not tail or fnmatch.fnmatchcase(name, tail)]
-    files = [_join_url(store, f"{prefix}/{name}".strip("/"), options) for name in matching]
-    return _join_url(store, prefix, ""), files, not tail
-
-
-def _split_at_wildcard(path: str) -> tuple[str, str]:
+def split_at_wildcard(path: str) -> tuple[str, str]:
     """Split a path before its first component that contains a wildcard."""
     wildcard = re.search(r"[*\[]", path)
     if wildcard is None:
@@ -96,5 +64,42 @@ def _split_at_wildcard(path: str) -> tuple[str, str]:
     return prefix, start + path[wildcard.start() :]
 
 
-def _join_url(store: str, path: str, options: str) -> str:
-    return f"{store}/{quote(path)}".rstrip("/") + options
+def matches(name: str, pattern: str) -> bool:
+    """Return True if a path matches a glob pattern, as in the file system: only `**` crosses a slash."""
+    return _match(name.split("/"), pattern.split("/"))
+
+
+def require_no_secret(url: str) -> None:
+    """Raise if a URL contains credentials, which would be written beside the output; values of variables are not."""
+    rest = hide(url).partition("://")[2].partition("#")[0]
+    host = rest.partition("?")[0].partition("/")[0]
+    secret = next((name for name, value in parse_qsl(rest.partition("?")[2]) if _is_secret(name, value)), None)
+    if url.startswith(("abfs://", "abfss://")) and ":" not in host:
+        host = ""  # The container is written before the account: abfs://container@account…
+    if secret is not None or "@" in host:
+        where = f"its option {secret!r}" if secret is not None else "front of its host"
+        scheme, file = url.partition("://")[0], without_options(url).rpartition("/")[2]
+        raise DataError(
+            f"the URL {scheme}://…/{file} has credentials in {where}",
+            allowed="A recipe is saved beside its output, so it must not contain secrets",
+            do="Set them where the store's own client reads them (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), "
+            "or write a signed URL as a variable: ${NAME}",
+        )
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return _SECRET.search(name) is not None and not value.startswith("${")
+
+
+def _match(names: list[str], patterns: list[str]) -> bool:
+    if not patterns or not names:
+        return names == patterns or (not names and patterns == ["**"])
+    if patterns[0] == "**":
+        return _match(names, patterns[1:]) or (not _is_hidden(names[0]) and _match(names[1:], patterns))
+    if _is_hidden(names[0]) and not _is_hidden(patterns[0]):
+        return False
+    return fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")

@@ -38,7 +38,7 @@ from headstart.corpus.read import sources
 from headstart.corpus.read.batches import REJECT_SCHEMA
 from headstart.corpus.select import proportions
 from headstart.corpus.select.part import SPLITS, SelectSettings
-from headstart.stages.corpus.recipe import CorpusRecipe
+from headstart.stages.corpus.recipe import CorpusRecipe, inputs_of
 
 DUPLICATE_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("dropped", "dropped_source", "kept", "kept_source", "kind")]
@@ -260,6 +260,16 @@ def _log_skipped(skipped: Mapping[str, list[str]]) -> None:
             logger.info(f"corpus: {source}: not read: {', '.join(names[:_SKIPPED_NAMES])}{more}")
 
 
+def _require_same_inputs(recipe: CorpusRecipe, inputs: Mapping[str, str]) -> None:
+    """Raise if the files, which this process lists again, are not those that the folder was opened for."""
+    if inputs_of(recipe) != inputs:
+        raise DataError(
+            "files of the corpus were changed while the build started",
+            allowed="A build reads the same files from start to end",
+            do="Run the same command again",
+        )
+
+
 def _require_readable(note: Mapping[str, Any]) -> None:
     """Raise at the first part of which nothing can be read: then the recipe is probably wrong, not the files."""
     read = RowCounts.from_json(note["books"])["read"]
@@ -352,6 +362,7 @@ def main() -> None:
         # The parent's lock is gone when the parent was killed, but its engine may still be writing for a moment.
         with FolderLock(recipe.output / WORK, wait=True):
             if not artifact.is_complete(recipe.output):
+                _require_same_inputs(recipe, task["inputs"])
                 Build(recipe).run()
     except Exception as error:
         reported = faults.explain(error) or (error if isinstance(error, HeadstartError) else None)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core import config
+from headstart.core import artifact, config
 from headstart.core.config import Section
 from headstart.core.errors import RecipeError
 from headstart.core.registry import suggest
@@ -18,6 +18,7 @@ from headstart.corpus.dedup.contamination import ContaminationConfig
 from headstart.corpus.dedup.duplicates import DuplicatesConfig
 from headstart.corpus.dedup.lines import LinesConfig
 from headstart.corpus.parts.engine import EngineConfig
+from headstart.corpus.read import readers, sources
 from headstart.corpus.read.sources import SourceConfig
 from headstart.corpus.select.proportions import MixtureConfig
 from headstart.tokens.settings import TokenizerConfig
@@ -102,3 +103,14 @@ class CorpusRecipe(Section):
                 "leave out tokenizer.extend: a tokenizer that is trained on the corpus knows its words."
             )
         return self
+
+
+def inputs_of(recipe: CorpusRecipe) -> dict[str, str]:
+    """Return a fingerprint of everything that the recipe reads."""
+    inputs = {"sources": config.fingerprint(sources.identities(recipe.sources))}
+    if recipe.contamination is not None:
+        files = [path for entry in recipe.contamination.sets for path in entry.paths()]
+        inputs["contamination"] = config.fingerprint(readers.describe(files))
+    if recipe.tokenizer is not None and recipe.tokenizer.path is not None:
+        inputs["tokenizer"] = artifact.identity(recipe.tokenizer.path)
+    return inputs

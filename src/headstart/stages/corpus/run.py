@@ -19,20 +19,20 @@ from headstart.core.recipes import variables
 from headstart.corpus.datasheet import facts as datasheet
 from headstart.corpus.datasheet.inspection import WORK
 from headstart.corpus.parts import engine
-from headstart.corpus.read import readers, sources
-from headstart.stages.corpus.recipe import CorpusRecipe
+from headstart.stages.corpus.recipe import CorpusRecipe, inputs_of
 from headstart.stages.runs.folder import RECIPE, RunFolder
 
 
 def run(recipe: CorpusRecipe, quiet: bool = False) -> Path:
     """Build a corpus from a recipe, or resume an unfinished one of the same recipe, and return its folder."""
     engine.load()
-    with RunFolder(recipe.output, recipe, _inputs(recipe)) as folder:
+    inputs = inputs_of(recipe)
+    with RunFolder(recipe.output, recipe, inputs) as folder:
         if folder.status == "finished":
             shutil.rmtree(folder.path / WORK, ignore_errors=True)
             _update_datasheet(recipe, folder.path)
         else:
-            _build(recipe, folder.path, quiet)
+            _build(recipe, folder.path, inputs, quiet)
     return folder.path
 
 
@@ -49,22 +49,10 @@ def _update_datasheet(recipe: CorpusRecipe, folder: Path) -> None:
     artifact.write_whole(folder / RECIPE, config.to_yaml(recipe, saved=True))
 
 
-def _inputs(recipe: CorpusRecipe) -> dict[str, str]:
-    """Return a fingerprint of everything that the recipe reads."""
-    inputs = {"sources": config.fingerprint(sources.identities(recipe.sources))}
-    if recipe.contamination is not None:
-        sets, key = recipe.contamination.sets, "contamination.sets.files"
-        files = [path for entry in sets for path in readers.expand(entry.files, key)]
-        inputs["contamination"] = config.fingerprint(readers.describe(files))
-    if recipe.tokenizer is not None and recipe.tokenizer.path is not None:
-        inputs["tokenizer"] = artifact.identity(recipe.tokenizer.path)
-    return inputs
-
-
-def _build(recipe: CorpusRecipe, folder: Path, quiet: bool) -> None:
+def _build(recipe: CorpusRecipe, folder: Path, inputs: dict[str, str], quiet: bool) -> None:
     """Build the corpus in a separate process, and raise the error that it reports."""
     filled = config.to_dict(recipe)
-    task = json.dumps({"recipe": filled, "variables": variables.to_json(filled), "quiet": quiet})
+    task = json.dumps({"recipe": filled, "variables": variables.to_json(filled), "inputs": inputs, "quiet": quiet})
     command = [sys.executable, "-m", "headstart.stages.corpus.build"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

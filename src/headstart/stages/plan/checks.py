@@ -13,7 +13,7 @@ from headstart.core.errors import ArtifactError
 from headstart.core.log import logger
 from headstart.corpus.read import mixture
 from headstart.corpus.read.mixture import Corpus, CorpusMixture, CorpusPart
-from headstart.corpus.read.readers import CorpusConfig, Receipt, expand
+from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.pretrain.build import require_same_tokens, tokenizer_of
 from headstart.stages.pretrain.prepare import naming, prepare
@@ -61,7 +61,7 @@ def _open_files(part: CorpusPart) -> None:
     if not isinstance(part, CorpusConfig):
         next(mixture.documents(part, Receipt()), None)
         return
-    for path in islice(expand(part.files), _OPENED_FILES):
+    for path in islice(part.paths(), _OPENED_FILES):
         next(mixture.documents(part.model_copy(update={"files": [str(path)]}), Receipt()), None)
 
 

@@ -15,7 +15,7 @@ from headstart.core import config
 from headstart.corpus.datasheet.inspection import WORK
 from headstart.corpus.parts import engine
 from headstart.stages.corpus import build as corpus_build
-from headstart.stages.corpus.recipe import CorpusRecipe
+from headstart.stages.corpus.recipe import CorpusRecipe, inputs_of
 
 
 def test_files_are_copied_if_links_are_refused(tmp_path, monkeypatch):
@@ -58,7 +58,8 @@ def test_a_build_waits_for_the_engine_of_a_killed_one(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     sources = [{"name": "a", "files": [str(tmp_path / "a.jsonl")]}]
     recipe = {"output": str(tmp_path / "out"), "sources": sources, "clean": {"quality": None}, "duplicates": None}
-    task = {"recipe": config.to_dict(config.fill(CorpusRecipe, recipe)), "variables": {}, "quiet": True}
+    filled = config.fill(CorpusRecipe, recipe)
+    task = {"recipe": config.to_dict(filled), "variables": {}, "inputs": inputs_of(filled), "quiet": True}
     hold = "import sys, time; from pathlib import Path; from headstart.core.lock import FolderLock\n"
     hold += f"with FolderLock(Path({str(tmp_path / 'out' / WORK)!r})): print('held', flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
