@@ -17,6 +17,7 @@ from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.lock import FolderLock
 from headstart.corpus.read import readers
+from headstart.corpus.read.stores import StoredObject
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.finetune.recipe import AdaptFirst, FinetuneRecipe
 from headstart.stages.init import run as init
@@ -115,7 +116,9 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
     return output
 
 
-def _advise(output: Path, base: FinetuneRecipe, seconds: float, corpus: Sequence[Path], quiet: bool) -> None:
+def _advise(
+    output: Path, base: FinetuneRecipe, seconds: float, corpus: Sequence[Path | StoredObject], quiet: bool
+) -> None:
     cells = Cells(output, base, rounds.read(output / _ROUNDS), torch.get_num_threads())
     clock = Clock(seconds, reserved=CORPUS_SHARE * seconds if corpus else 0.0)
     search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock)
@@ -144,13 +147,14 @@ def _advise(output: Path, base: FinetuneRecipe, seconds: float, corpus: Sequence
     artifact.write_whole(output / PAGE, page.html(advice))
 
 
-def _adapt_first(output: Path, corpus: Sequence[Path], seconds: float) -> AdaptFirst:
+def _adapt_first(output: Path, corpus: Sequence[Path | StoredObject], seconds: float) -> AdaptFirst:
     """Return how the checkpoint is pre-trained on a corpus; a pre-training that has begun keeps its budget."""
     folder = output / f"adapted-{config.fingerprint(readers.describe(corpus))}"
     budget = f"{max(1, round(ADAPTING_SHARE * seconds))} s"
     if (folder / RECIPE).is_file():
         budget = config.parse(folder / RECIPE)["training"]["budget"]
-    return AdaptFirst(texts=[str(path.absolute()) for path in corpus], budget=budget, folder=folder)
+    texts = [str(file.absolute()) if isinstance(file, Path) else file.url for file in corpus]
+    return AdaptFirst(texts=texts, budget=budget, folder=folder)
 
 
 def _measured(output: Path, folder: Path, base: FinetuneRecipe) -> dict[str, Any]:
