@@ -54,7 +54,8 @@ def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
     A text of the form `org/name` is a path if there is such a folder, or a folder `org`, or if `org` is a usual name
     for a folder, such as `runs`: its run may not have been started yet.
     """
-    text = str(name)
+    # A `Path` of `hf://org/name` has one slash.
+    text = re.sub(r"^hf:/(?!/)", "hf://", str(name))
     if text.startswith("hf://"):
         found = _HUB.fullmatch(text.removeprefix(_SCHEMES[kind]))
         if found is None:

@@ -112,6 +112,7 @@ def test_paths_are_not_names(tmp_path, monkeypatch):
     assert names.folder_of("runs/mine") == Path("runs/mine")
     assert names.parse("org/name") == HubName("org/name")
     assert names.parse("hf://runs/mine@v1.0") == HubName("runs/mine", "v1.0")
+    assert names.parse(Path("hf://runs/mine@v1.0")) == HubName("runs/mine", "v1.0")
     with pytest.raises(ArtifactError, match="not the name of a model"):
         names.parse("hf://mine")
 
