@@ -97,6 +97,8 @@ def combination(request, make_task_case, checkpoint, toy_pretraining, tmp_path_f
     if "teacher" in registry.resolve("adaptations", adaptation).Config.model_fields:
         settings["teacher"] = str(tmp_path_factory.mktemp("teacher"))
         teacher = CheckpointFolder(checkpoint(family, kind), case.task, seed=1).pretrained()
+        # A teacher that was fine-tuned knows at least the frequencies of the labels.
+        case.task.prepare_head(teacher)
         teacher.save_pretrained(settings["teacher"])
     config = registry.resolve("adaptations", adaptation).Config.model_validate(settings)
     spec, held_out = source.input_spec(LENGTH), case.validation.take(range(8))

@@ -18,6 +18,7 @@ from headstart.core.distillation_losses import (
     layer_map,
     require_scores,
     score_distance,
+    soft_label_loss,
     soft_target_loss,
     squared_distance,
 )
@@ -99,7 +100,9 @@ class TeacherDistillation(BaseAdaptation):
             batch = _with_predicted_labels(batch, target.logits)
             with _OutputRecorder(model, record) as recorder:
                 label_loss = task.loss(model, batch)
-        if target.logits.shape[-1] > 1:
+        if batch["labels"].is_floating_point() and batch["labels"].dim() > 1:
+            soft = soft_label_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
+        elif target.logits.shape[-1] > 1:
             soft = soft_target_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
         else:
             soft = squared_distance(recorder.output.logits, target.logits).sum()

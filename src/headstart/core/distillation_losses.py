@@ -31,6 +31,17 @@ def soft_target_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: 
     return temperature**2 * (target.exp() * (target - predicted)).sum(-1)
 
 
+def soft_label_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the KL divergence of softened probabilities, each of its own label: logits (…, labels) → (…), a mean.
+
+    It is `soft_target_loss` for labels that do not exclude each other.
+    """
+    student, teacher = student.float() / temperature, teacher.float() / temperature
+    pairs = ((F.logsigmoid(sign * teacher), F.logsigmoid(sign * student)) for sign in (1, -1))
+    divergence = sum(target.exp() * (target - predicted) for target, predicted in pairs)
+    return temperature**2 * torch.as_tensor(divergence).mean(-1)
+
+
 def cosine_distance(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """Return one minus the cosine of hidden states, (…, width) → (…). Paper: Sanh et al. 2019, DistilBERT."""
     student, teacher = student.float(), teacher.float()

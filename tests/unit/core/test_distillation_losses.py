@@ -6,7 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headstart.core.distillation_losses import cosine_distance, layer_map, soft_target_loss, squared_distance
+from headstart.core.distillation_losses import (
+    cosine_distance,
+    layer_map,
+    soft_label_loss,
+    soft_target_loss,
+    squared_distance,
+)
 from headstart.core.errors import RecipeError
 
 
@@ -42,3 +48,12 @@ def test_layers_are_mapped_evenly_or_as_given():
     for student, teacher, layers in ((4, 2, None), (2, 12, [1]), (2, 12, [0, 5]), (2, 12, [5, 13])):
         with pytest.raises(RecipeError):
             layer_map(student, teacher, layers)
+
+
+def test_labels_that_do_not_exclude_each_other_are_compared_one_by_one():
+    """With one label, it is the loss of two classes, of which the other one has the logit 0."""
+    student, teacher = torch.tensor([[2.0], [-1.0]]), torch.tensor([[0.5], [-3.0]])
+    zeros = torch.zeros_like(student)
+    expected = soft_target_loss(torch.cat([student, zeros], 1), torch.cat([teacher, zeros], 1), 2.0)
+    torch.testing.assert_close(soft_label_loss(student, teacher, 2.0), expected)
+    assert soft_label_loss(teacher, teacher, 2.0).abs().max() < 1e-6

@@ -72,7 +72,7 @@ def run(
         raise RecipeError("--address is the address of a Ray cluster", do="Add --on ray, or leave --address out")
     _require_extra()
     if on_ray:
-        from headstart.stages.serve import on_ray as ray_serve
+        from headstart.stages.serve.workers import on_ray as ray_serve
 
         ray_serve.run(folders, settings, key, indexes, address)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,8 @@ def test_limits_and_the_key_apply(service, monkeypatch):
     with service.queue.reserved(service.queue.limit):
         status, headers, _ = call(service, "POST", "/search", {"query": "a"})
     assert status == 429 and int(headers["retry-after"]) >= 1
+    searcher = service.indexes.entry(None).searcher
+    monkeypatch.setattr(type(searcher), "ask", lambda *_: time.sleep(0.5))
     monkeypatch.setattr(service, "settings", ServeSettings(deadline_seconds=1e-9))
     assert call(service, "POST", "/search", {"query": "a"})[0] == 504
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from headstart.stages.serve.service import Service
 
 _BACKLOG = 512
-_KEEP_ALIVE_SECONDS = 75
-"""Longer than the 60 s after which common proxies close an idle connection: a request that is sent at the moment at
-which the server closes is lost."""
+_KEEP_ALIVE_SECONDS = 15
+"""uvicorn closes an idle connection after 5 s by default. A request that is sent at that moment is lost, so a client
+that pauses for a few seconds should not meet it."""
 _BEAT_SECONDS = 1.0
 
 
