@@ -39,11 +39,8 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    hub = LocalHub()
-    server = hub.serve()
-    yield Client(hub, f"http://127.0.0.1:{server.server_address[1]}", tmp_path)
-    server.shutdown()
-    server.server_close()
+    with LocalHub().running() as hub:
+        yield Client(hub, hub.address, tmp_path)
 
 
 @pytest.mark.slow

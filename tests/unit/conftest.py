@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,27 @@ if TYPE_CHECKING:
 
 
 DATA = Path(__file__).parents[2] / "recipes" / "quickstart" / "data"
+
+
+@pytest.fixture
+def interrupted_at() -> Callable[[int], AbstractContextManager[None]]:
+    """Gives a context in which a training ends with Ctrl-C after a step."""
+    from headstart.training.callbacks import LoggingCallback
+
+    step_end = LoggingCallback.on_step_end
+
+    @contextmanager
+    def interrupted(step: int) -> Iterator[None]:
+        def stopped(self, loop, result):
+            step_end(self, loop, result)
+            if loop.progress.step == step:
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LoggingCallback, "on_step_end", stopped)
+            yield
+
+    return interrupted
 
 
 @pytest.fixture(scope="session")

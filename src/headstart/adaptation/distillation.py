@@ -100,7 +100,7 @@ class TeacherDistillation(BaseAdaptation):
             batch = _with_predicted_labels(batch, target.logits)
             with _OutputRecorder(model, record) as recorder:
                 label_loss = task.loss(model, batch)
-        if batch["labels"].is_floating_point() and batch["labels"].dim() > 1:
+        if _has_several_labels(batch["labels"]):
             soft = soft_label_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
         elif target.logits.shape[-1] > 1:
             soft = soft_target_loss(recorder.output.logits, target.logits, self.config.temperature).sum()
@@ -159,17 +159,20 @@ class TeacherDistillation(BaseAdaptation):
         return teacher.requires_grad_(False)  # type: ignore[no-any-return]
 
 
+def _has_several_labels(labels: torch.Tensor) -> bool:
+    """True if a text has several labels: (rows, labels) of 0 and 1, and not (rows,) of classes or numbers."""
+    return labels.dim() > 1
+
+
 def _with_predicted_labels(batch: Batch, logits: torch.Tensor) -> Batch:
     """Return the batch with the teacher's predictions as the labels of the rows without labels."""
     if UNLABELED not in batch:
         return batch
-    labels = batch["labels"]  # (rows,), or (rows, labels) if a text has several labels
-    if not labels.is_floating_point():
-        predicted = logits.argmax(-1)
-    elif labels.dim() == 1:
-        predicted = logits.squeeze(-1)
-    else:
+    labels = batch["labels"]
+    if _has_several_labels(labels):
         predicted = logits > 0
+    else:
+        predicted = logits.squeeze(-1) if labels.is_floating_point() else logits.argmax(-1)
     missing = batch[UNLABELED].view(-1, *[1] * (labels.dim() - 1))
     replaced = torch.where(missing, predicted.to(labels.dtype), labels)
     return {name: tensor for name, tensor in batch.items() if name != UNLABELED} | {"labels": replaced}

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
@@ -19,6 +26,34 @@ class LocalHub:
 
     repositories: dict[str, list[dict[str, bytes]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    address: str = ""
+
+    @contextmanager
+    def running(self) -> Iterator[LocalHub]:
+        """Answer at `address` within the context."""
+        server = self.serve()
+        self.address = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def call(self, script: str, calls: Sequence[Any], folder: Path, **variables: str) -> list[Any]:
+        """Run a script in a new process whose hub is this one, with a cache in a folder of its own.
+
+        Each call is an argument of the script as JSON; so is each line that it prints.
+        """
+        own = {"HF_ENDPOINT": self.address, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "0"}
+        environment = {**os.environ, **own, **variables}
+        for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-c", script, *(json.dumps(each) for each in calls)],
+            check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
         """Add a commit, and return its hash."""

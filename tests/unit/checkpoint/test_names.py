@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,30 +30,14 @@ for call in sys.argv[1:]:
 
 @pytest.fixture
 def hub():
-    hub = LocalHub()
-    server = hub.serve()
-    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
-    yield hub
-    server.shutdown()
-    server.server_close()
+    with LocalHub().running() as hub:
+        yield hub
 
 
 @pytest.fixture
 def call(hub, tmp_path):
     """Call functions of `headstart.checkpoint.names` in a new process."""
-
-    def call(*calls, **variables):
-        own = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
-        environment = {**os.environ, **own, **variables}
-        environment.pop("HF_HUB_CACHE", None)
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *(json.dumps(each) for each in calls)],
-            check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return call
+    return lambda *calls, **variables: hub.call(SCRIPT, calls, tmp_path, **variables)
 
 
 def test_a_name_is_pinned_and_downloaded_once_without_pickles_and_code(hub, call):

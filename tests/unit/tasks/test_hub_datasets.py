@@ -69,31 +69,14 @@ FILES = {
 
 @pytest.fixture
 def hub():
-    hub = LocalHub()
-    server = hub.serve()
-    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
-    yield hub
-    server.shutdown()
-    server.server_close()
+    with LocalHub().running() as hub:
+        yield hub
 
 
 @pytest.fixture
 def read(hub, tmp_path):
     """Read splits in a new process."""
-
-    def read(*calls, **variables):
-        own = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
-        environment = {**os.environ, **own, **variables}
-        for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-            environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *(json.dumps(each) for each in calls)],
-            check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return read
+    return lambda *calls, **variables: hub.call(SCRIPT, calls, tmp_path, **variables)
 
 
 def test_the_files_of_a_configuration_are_downloaded_and_their_classes_have_names(hub, read, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ def assemble(
         key: what a client must send; None for a server that only this machine reaches.
         telemetry: the metrics to update.
     """
+    # oneDNN keeps what it has compiled for the last 1,024 shapes of matrices. The shapes of batches vary, so that the
+    # memory of a busy server would grow by a third in ten minutes. The limit is read before the first product.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     catalog = Catalog([Path(folder) for folder in folders], int(settings.cache_mb * 1e6), telemetry)
     service = Service(catalog, settings, telemetry, Indexes([Path(folder) for folder in indexes]))
     service.start()

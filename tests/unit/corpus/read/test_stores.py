@@ -7,8 +7,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -338,9 +336,6 @@ def test_an_object_of_s3_that_is_replaced_is_an_error(when: str, s3: FaultyServe
 
 
 def test_files_of_the_hub_are_pinned_by_their_commit(folder: Path, tmp_path: Path) -> None:
-    hub = LocalHub()
-    server = hub.serve()
-    commit = hub.commit("org/text", {"a.txt": (folder / "a.txt").read_bytes(), "b.md": b"x"})
     code = (
         "import json; from headstart.corpus.read import readers; from headstart.corpus.read.readers import *\n"
         "config = CorpusConfig(files=['hf://org/text/*.txt'])\n"
@@ -348,18 +343,9 @@ def test_files_of_the_hub_are_pinned_by_their_commit(folder: Path, tmp_path: Pat
         "texts = [document.text for document in readers.documents(config, Receipt())]\n"
         "print(json.dumps([paths, sources, texts]))"
     )
-    environment = os.environ | {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0",
-    }  # fmt: skip
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert done.returncode == 0, done.stderr
-    paths, described, texts = json.loads(done.stdout)
+    with LocalHub().running() as hub:
+        commit = hub.commit("org/text", {"a.txt": (folder / "a.txt").read_bytes(), "b.md": b"x"})
+        ((paths, described, texts),) = hub.call(code, (), tmp_path)
     assert paths[0].startswith(f"hf://org/text@{commit}/a.txt#")
     assert described[0]["name"] == "a.txt" and described[0]["etag"]
     assert texts == TEXTS

@@ -16,7 +16,6 @@ from headstart.stages.finetune import adapt_first as stage
 from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.studies.run.expand import finetune_node
-from headstart.training.callbacks import LoggingCallback
 
 FILES = {"budget": "6 steps", "seq_length": 32, "batch_tokens": 256, "learning_rate": 1e-3}
 
@@ -90,20 +89,11 @@ def test_an_adapter_on_a_checkpoint_along_the_run_can_be_moved(way, recipe_of, t
     assert headstart.evaluate(tmp_path / "moved", way / "test.csv")["accuracy"] == pytest.approx(reported)
 
 
-def test_an_interrupted_pretraining_is_resumed(adapted, tmp_path, monkeypatch):
+def test_an_interrupted_pretraining_is_resumed(adapted, tmp_path, interrupted_at):
     given, uninterrupted = adapted
-    step_end = LoggingCallback.on_step_end
-
-    def stopped(self, loop, result):
-        step_end(self, loop, result)
-        if loop.progress.step == 3:
-            raise KeyboardInterrupt
-
     interrupted = given | {"output": str(tmp_path / "interrupted")}
-    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(3):
         headstart.finetune(interrupted, quiet=True)
-    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     resumed = headstart.finetune(interrupted, quiet=True)
     scores = [artifact.read_manifest(folder)["adapted"]["scores"] for folder in (resumed, uninterrupted)]
     assert scores[0] == scores[1]

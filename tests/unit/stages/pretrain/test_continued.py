@@ -21,7 +21,6 @@ import headstart
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.training.callbacks import LoggingCallback
 from headstart.training.jsonl import read_jsonl
 
 TERMS = ["cardiomyopathy", "immunoglobulin", "thrombocytopenia", "bradycardia", "angioplasty"]
@@ -93,20 +92,11 @@ def test_the_vocabulary_grows_and_the_artifact_is_plain(extended, trained, domai
     assert filled.shape[-1] == len(after) and torch.isfinite(filled).all()
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(extended, tmp_path, monkeypatch):
+def test_a_resumed_run_equals_an_uninterrupted_one(extended, tmp_path, interrupted_at):
     given, uninterrupted = extended
-    step_end = LoggingCallback.on_step_end
-
-    def stopped(self, loop, result):
-        step_end(self, loop, result)
-        if loop.progress.step == 3:
-            raise KeyboardInterrupt
-
     interrupted = given | {"output": str(tmp_path / "interrupted")}
-    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(3):
         headstart.pretrain(interrupted, quiet=True)
-    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     resumed = headstart.pretrain(interrupted, quiet=True)
     assert (resumed / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 

@@ -80,22 +80,11 @@ def test_the_tokenizer_is_trained_on_the_same_shares(mixed, folder, recipe_of, t
     assert foreign(mixed) > 2 * foreign(other) > 0
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(mixed, folder, recipe_of, tmp_path, monkeypatch):
-    from headstart.training.callbacks import LoggingCallback
-
-    step_end = LoggingCallback.on_step_end
-
-    def stopped(self, loop, result):
-        step_end(self, loop, result)
-        if loop.progress.step == 4:
-            raise KeyboardInterrupt
-
+def test_a_resumed_run_equals_an_uninterrupted_one(mixed, folder, recipe_of, tmp_path, interrupted_at):
     corpus = {"parts": parts(folder, en=1, xx=3), "prepared": str(folder / "shared")}
     interrupted = recipe(folder, recipe_of, tmp_path / "interrupted", corpus)
-    monkeypatch.setattr(LoggingCallback, "on_step_end", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(4):
         headstart.pretrain(interrupted, quiet=True)
-    monkeypatch.setattr(LoggingCallback, "on_step_end", step_end)
     resumed = headstart.pretrain(interrupted, quiet=True)
     assert (resumed / "model.safetensors").read_bytes() == (mixed / "model.safetensors").read_bytes()
     assert artifact.read_manifest(resumed)["metrics"] == artifact.read_manifest(mixed)["metrics"]

@@ -145,9 +145,7 @@ class Supervisor:
             "folders": [str(folder) for folder in folders], "indexes": [str(folder) for folder in indexes],
             "settings": settings.model_dump(), "key": key, "metrics": metrics, "level": logger.getEffectiveLevel(),
         }  # fmt: skip
-        # oneDNN keeps what it has compiled for the last 1,024 shapes of matrices. The shapes of batches vary, so that
-        # the memory of a busy server would grow by a third in ten minutes.
-        self._environment = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", **os.environ}
+        self._environment = dict(os.environ)
         if settings.workers > 1:
             # Each worker would otherwise use all cores, and they would take them from each other.
             self._environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // settings.workers)))
