@@ -25,6 +25,14 @@ def _interrupts_arrive() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _no_hidden_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages hide the values of variables that were expanded in this process, also those of another test's recipe."""
+    from headstart.core.recipes import variables
+
+    monkeypatch.setattr(variables, "_hidden", {})
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of real corpora and tasks; tests that need it are skipped where it is missing."""

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class World:
             return list(values)
         sums = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(sums)
+        _wait_for_release(sums)
         return [float(value) for value in sums]
 
     def broadcast(self, value: T) -> T:
@@ -60,6 +62,7 @@ class World:
         dist.broadcast(length, 0)
         buffer = message if self.is_main else torch.empty(int(length), dtype=torch.uint8)
         dist.broadcast(buffer, 0)
+        _wait_for_release(length, buffer)
         received: T = value if self.is_main else _decode(buffer)
         return received
 
@@ -69,12 +72,14 @@ class World:
             return [value]
         message = _encode(value)
         lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(message)]))
+        own = torch.tensor([len(message)])
+        dist.all_gather(lengths, own)
         # all_gather needs tensors of one size.
         padded = torch.zeros(max(int(length) for length in lengths), dtype=torch.uint8)
         padded[: len(message)] = message
         buffers = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(buffers, padded)
+        _wait_for_release(own, *lengths, padded, *buffers)
         return [_decode(buffer[: int(length)]) for buffer, length in zip(buffers, lengths, strict=True)]
 
     @contextmanager
@@ -96,6 +101,16 @@ class World:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+def _wait_for_release(*tensors: torch.Tensor) -> None:
+    """Wait until gloo's threads have released the tensors of a collective, which is soon after it has returned.
+
+    A thread needs the GIL to release a tensor of Python's. If the interpreter ends first, it ends that thread, and the
+    process aborts with "terminate called without an active exception".
+    """
+    while any(tensor._use_count() > 1 for tensor in tensors):
+        time.sleep(0)
 
 
 def _encode(value: object) -> torch.Tensor:

@@ -21,7 +21,6 @@ SECRET = "tok3n-of-a-user"
 
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
-    monkeypatch.setattr(variables, "_hidden", {})
     monkeypatch.setenv("HS_TEST_SECRET", SECRET)
 
 

@@ -196,7 +196,6 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
 def test_signed_urls_come_from_variables(monkeypatch: pytest.MonkeyPatch, server: FaultyServer, address: str) -> None:
     from headstart.core.recipes import variables
 
-    monkeypatch.setattr(variables, "_hidden", {})
     monkeypatch.setenv("HS_TEST_SIGNED", HIDDEN)
     url = variables.expand(f"{address}/a.txt?sig=${{HS_TEST_SIGNED}}")
     assert HIDDEN in url and rows_of(config_of(url))[0]
