@@ -1,12 +1,12 @@
 """Throughput at equal p99: `headstart serve` against servers as people write them (`serving_rivals.py`).
 
-Classification: four tasks with requests of one text each, in turn. Headstart serves them as LoRA on one body; the
-rivals have whole models without adapters, which is less work per text: a FastAPI server with one pipeline per task in
-one process, and one such process per task. Vectors: the same sentence model behind both servers. The client sends at a
-constant rate over at most 32 connections; the latency of a request counts from the time at which it was due. Reported
-is the highest rate, found by bisection, at which p99 is within the limit and nothing fails. wrk, if it is installed,
-sends the same requests from as many connections without a pause, as a check by another client. All compute in fp32 on
-the same cores, client included. Measured rates are kept, so that an interrupted run continues.
+Classification: four tasks with requests of one text each, in turn. Headstart serves them as LoRA on one body, with a
+worker per core; the rivals have whole models without adapters, which is less work per text: a FastAPI server with one
+pipeline per task in one process, and one such process per task. Vectors: the same sentence model behind both servers.
+The client sends at a constant rate over at most 32 connections; the latency of a request counts from the time at which
+it was due. Reported is the highest rate, found by bisection, at which p99 is within the limit and nothing fails. wrk,
+if it is installed, sends the same requests from as many connections without a pause, as a check by another client. All
+compute in fp32 on the same cores, client included. Measured rates are kept, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def started(name: str, work: Path, texts: list[str]) -> Iterator[Target]:
     tasks = make_tasks(work, "comparison-tasks", lora=TASKS, full=TASKS, embed=1)
     rival = [sys.executable, str(Path(__file__).with_name("serving_rivals.py"))]
     ready = r"rival on port (\d+)"
+    workers = f"--workers={cores()}"
     whole = [str(tasks / f"full-{i}") for i in range(TASKS)]
     with ExitStack() as stack:
         start = stack.enter_context
         match name:
             case "headstart, 4 tasks":
-                port = start(headstart_server(*(str(tasks / f"lora-{i}") for i in range(TASKS)))).port
+                port = start(headstart_server(*(str(tasks / f"lora-{i}") for i in range(TASKS)), workers)).port
                 yield Target(classify(texts, "lora"), lambda _: port)
             case "pipelines in one process":
                 port = start(running([*rival, "pipeline", *whole], ready)).port
@@ -87,7 +88,7 @@ def started(name: str, work: Path, texts: list[str]) -> Iterator[Target]:
                 ]
                 yield Target(classify(texts, "full"), lambda number: ports[number % TASKS])
             case "headstart, vectors":
-                port = start(headstart_server(str(tasks / "embed-0"))).port
+                port = start(headstart_server(str(tasks / "embed-0"), workers)).port
                 yield Target(
                     lambda n: (
                         "/v1/embeddings",
