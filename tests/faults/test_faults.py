@@ -109,7 +109,14 @@ def test_processes_end_with_a_killed_launcher(ground):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verbs", [("corpus", "index"), ("study", "two processes")])
+@pytest.mark.parametrize(
+    "verbs",
+    [
+        ("index",),
+        # Their short forms are in tests/runs/test_corpus.py and test_study.py, and the test of a killed rank above.
+        pytest.param(("corpus", "study", "two processes"), marks=pytest.mark.long),
+    ],
+)
 def test_every_verb_killed_at_random_moments_ends_with_the_same_files(ground, verbs):
     from campaigns import verbs as campaigns
 

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.campaigns.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart"
@@ -46,17 +47,39 @@ class Finished:
         return manifest
 
 
+STARTS_PROCESSES = {"study", "advise", "corpus", "--processes=2", "--on=ray"}
+"""Words of commands that start processes of their own, which a forked process cannot do safely."""
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
+
+
 def _arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
-    environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
-    return {"args": [sys.executable, "-m", "headstart", *arguments], "env": environment, "text": True}
+    return {"args": [sys.executable, "-m", "headstart", *arguments], "env": _environment(), "text": True}
 
 
 @pytest.fixture(scope="session")
-def headstart() -> Command:
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A process with Headstart imported, whose forks are commands that start at once."""
+    with Nursery(tmp_path_factory.mktemp("commands")) as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="session")
+def headstart(nursery: Nursery) -> Command:
     """Runs the command line to its end; the exit code must be the expected one."""
 
+    def forked(arguments: tuple[str, ...], errors: Path) -> subprocess.CompletedProcess[str]:
+        child = nursery.start(arguments, environment=_environment(), errors=errors)
+        code = child.wait()
+        return subprocess.CompletedProcess(arguments, code, child.output(), errors.read_text(encoding="utf-8"))
+
     def run(*arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(**_arguments(arguments), capture_output=True, timeout=240, check=False)
+        if STARTS_PROCESSES.isdisjoint(arguments):
+            done = forked(arguments, nursery.logs / "errors.log")
+        else:
+            done = subprocess.run(**_arguments(arguments), capture_output=True, timeout=240, check=False)
         assert done.returncode == expect, f"{' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -84,14 +84,17 @@ class Nursery:
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, code: str = "",
-        limits: Mapping[str, int] | None = None,
+        limits: Mapping[str, int] | None = None, errors: Path | None = None,
     ) -> Child:  # fmt: skip
-        """Start the command line with some arguments; `code` runs before it, in the child only, to inject a fault."""
+        """Start the command line with some arguments; `code` runs before it, in the child only, to inject a fault.
+
+        `errors` is a file for stderr, which otherwise goes where stdout goes.
+        """
         self._count += 1
         log = self.logs / f"{self._count:04d}.log"
         request = {
-            "arguments": list(arguments), "environment": dict(environment or {}), "log": str(log), "code": code,
-            "limits": dict(limits or {}),
+            "arguments": list(arguments), "environment": dict(environment or {}), "log": str(log),
+            "errors": str(errors or log), "code": code, "limits": dict(limits or {}), "folder": os.getcwd(),
         }  # fmt: skip
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         return Child(self, self._expect("started"), log)
@@ -191,9 +194,12 @@ def _fork(request: dict[str, Any]) -> None:
     try:
         os.setsid()
         os.environ.update(request["environment"])
+        os.chdir(request["folder"])
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        is_one_file = request["errors"] == request["log"]
+        errors = log if is_one_file else os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         null = os.open(os.devnull, os.O_RDONLY)
-        for number, target in ((null, 0), (log, 1), (log, 2)):
+        for number, target in ((null, 0), (log, 1), (errors, 2)):
             os.dup2(number, target)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _limit(request["limits"])
