@@ -212,7 +212,7 @@ def _phases(
         for corpus in prepared.corpora:
             with naming(corpus.name):
                 row_source = cut(getattr(corpus, split), vocabulary, objective.row_shape(length))
-            corpora.append(CorpusRows(corpus.name, corpus.share, row_source))
+            corpora.append(CorpusRows(corpus.name, corpus.share, row_source, corpus.train.is_remote))
         return corpora
 
     first = recipe.training.phases[0].length
