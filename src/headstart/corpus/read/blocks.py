@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -106,6 +107,7 @@ class _Blocks:
         count = max(1, min(needed, cache.limit_bytes // self._size))
         self._folder.mkdir(parents=True, exist_ok=True)
         self.file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # closed with the cache
+        weakref.finalize(self, self.file.close)
         # Sparse: the disk holds what was written.
         self.file.truncate(count * self._size)
         self.array = np.asarray(np.memmap(self.file, dtype=np.uint8, mode="r", shape=(count * self._size,)))

@@ -24,11 +24,11 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.core.lock import lock_beside
 from headstart.corpus.read import blocks, stores, urls
 from headstart.corpus.read.blocks import BlockCache, RemoteArray
+from headstart.corpus.read.store_folder import download
 from headstart.corpus.read.stores import StoredObject
 
 _TOKENS = re.compile(r"shards/[^/]+/tokens-[0-9]+\.bin")
 _COPIED = ("tokenizer", "shards")
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass
@@ -125,7 +125,6 @@ def _copy(url: str, manifest: dict[str, Any], content: bytes, target: Path) -> N
         if not _is_copied(name):
             continue
         path = staging / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         download(_stat(_inside(url, name)), path)
         if artifact.describe(path) != facts:
             raise ArtifactError(
@@ -135,14 +134,6 @@ def _copy(url: str, manifest: dict[str, Any], content: bytes, target: Path) -> N
             )
     (staging / artifact.MANIFEST).write_bytes(content)
     os.rename(staging, target)
-
-
-def download(stored: StoredObject, path: Path) -> None:
-    """Copy an object to a local file."""
-    with stores.opened(str(stored)) as source, path.open("wb") as file:
-        while piece := source.read(_PIECE_BYTES):
-            file.write(piece)
-    artifact.flush(path)
 
 
 def _stat(url: str) -> StoredObject:
