@@ -123,11 +123,15 @@ def test_pretraining_from_remote_shards_equals_that_from_local_ones(
     manifests = [artifact.read_manifest(folder) for folder in (local, remote)]
     assert manifests[0]["parents"] == manifests[1]["parents"]
     assert manifests[1]["recipe"]["corpus"]["from"] == url
-    # Neither text nor tokens were copied, and a second run requests only what it cannot know.
+    # Neither text nor tokens were copied.
     copied = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert copied and not [path for path in copied if "tokens-" in path.name or path.suffix == ".parquet"]
     written = [path for path in [*remote.rglob("*"), *copied] if path.is_file()]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+    token_file = next(request for request in faulty.requests if request.endswith("train/tokens-00000.bin"))
+    faulty.replace(token_file.partition(" ")[2].removeprefix("bucket/"))
+    with pytest.raises(ArtifactError, match="the content of corpus has changed since"):
+        package.pretrain(recipe_of(tmp_path / "remote", url), quiet=True)
 
 
 def test_workers_read_remote_shards_too(corpus: Path, store: tuple[FaultyServer, str], tmp_path: Path) -> None:
@@ -159,7 +163,7 @@ def test_nothing_is_trained_on_a_corpus_with_a_replaced_file(
     assert not (tmp_path / "output" / "model.safetensors").exists()
 
 
-def test_a_corpus_in_a_store_needs_token_shards(store: tuple[FaultyServer, str], tmp_path: Path) -> None:
+def test_a_corpus_that_does_not_exist_is_named(store: tuple[FaultyServer, str], tmp_path: Path) -> None:
     _, url = store
     with pytest.raises(DataError, match=r"headstart\.json"):
         package.pretrain(recipe_of(tmp_path / "output", f"{url}/nowhere"), quiet=True)

@@ -274,9 +274,10 @@ def _parents(parts: Mapping[str, _Part], corpora: list[PreparedCorpus]) -> dict[
     for corpus in corpora:
         section = parts[corpus.name].section
         for split in SPLITS:
-            is_built = isinstance(section, BuiltCorpus) and section.tokenizer is not None
-            folder = getattr(corpus, split).folder
-            identity = section.shards_identity(split) if is_built else artifact.identity(folder)
+            if isinstance(section, BuiltCorpus) and section.tokenizer is not None:
+                identity = section.shards_identity(split)
+            else:
+                identity = artifact.identity(getattr(corpus, split).folder)
             parents[f"{split} {corpus.name}".strip()] = identity
     for part in parts.values():
         if isinstance(part.section, BuiltCorpus):
