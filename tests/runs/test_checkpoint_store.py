@@ -126,10 +126,3 @@ def test_a_store_of_another_run_is_refused(
     done = headstart(*arguments(tmp_path / "new", f"training.checkpoint_store={killed[1]}", "seed=7"), expect=2)
     assert f"{killed[1]} has checkpoints of another recipe or of other data" in done.stderr
     assert not (tmp_path / "new").exists()
-
-
-def test_checkpoints_are_not_uploaded_to_web_servers(
-    headstart: Command, arguments: Callable[..., tuple[str, ...]], tmp_path: Path
-) -> None:
-    done = headstart(*arguments(tmp_path / "new", "training.checkpoint_store=https://host/runs"), expect=2)
-    assert "training.checkpoint_store" in done.stderr and "s3, gs" in done.stderr
