@@ -18,6 +18,7 @@ from headstart.stages.pretrain.prepare import Prepared, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import tokenizer
 from headstart.tokens.rows import cut
+from headstart.tokens.shards import Shards
 from headstart.training.budget import Budget
 from headstart.training.loop import Loop, RunInfo
 from headstart.training.phases import Phase
@@ -59,8 +60,9 @@ class Ours:
         self.vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
         self.length = filled.training.phases[0].length
         self.prepared, shape = prepared, self.objective.row_shape(self.length)
-        self.rows = cut(prepared.corpora[0].train, self.vocabulary, shape)
-        corpora = [CorpusRows("", 1.0, self.rows)]
+        train = self.opened(prepared.corpora[0].train)
+        self.rows = cut(train, self.vocabulary, shape)
+        corpora = [CorpusRows("", 1.0, self.rows, train.is_remote)]
         self.held_out = [CorpusRows("", 1.0, cut(prepared.corpora[0].validation, self.vocabulary, shape))]
         self.module = build_model(filled, self.vocabulary, self.objective)
         self.model = self.objective.parts(self.module)[""]
@@ -69,6 +71,10 @@ class Ours:
         info, phases = RunInfo(Path(tempfile.mkdtemp()), "x", filled.seed), [Phase(0.0, self.learner, self.batch_size)]
         self.loop = Loop(self.learner, filled.training, info, phases)
         self.steps = 0
+
+    def opened(self, shards: Shards) -> Shards:
+        """Return the shards to train on; a script may read the same ones from elsewhere."""
+        return shards
 
     def tokens_per_second(self, steps: int) -> float:
         """Train `steps` more steps and return tokens per second."""

@@ -47,7 +47,7 @@ DESCRIPTIONS = {
     "docs/results": "measured results, each with the command that repeats it",
     "docs/scaling.md": "what grows with what, from a laptop to a cluster",
     "docs/serving.md": "many tasks on one body over HTTP: routes, limits, keys",
-    "docs/stores.md": "text on web servers, in object stores and on the Hub: URLs, pins, failures, credentials",
+    "docs/stores.md": "text, token shards and checkpoints in object stores: URLs, pins, failures, credentials",
     "docs/studies.md": "how to write, run and read a study",
     "docs/support.md": "which objective, task and adaptation fits which family (generated)",
     "docs/tree.md": "this page (generated)",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +38,12 @@ class Client:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "headstart", *arguments],
+            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
@@ -59,6 +67,34 @@ def test_the_same_weights_from_a_folder_and_from_the_hub(
     assert commit in (output / "headstart.json").read_text()
     client.hub.commit("org/model", {**files, "config.json": b"{}"})
     assert client.run(*command) == first, "the run is finished, whatever the branch is at now"
+
+
+@pytest.mark.slow
+def test_a_killed_fine_tuning_resumes_on_its_commit_after_the_branch_moved_on(
+    pretrained: Finished, client: Client, tmp_path: Path
+):
+    files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
+    files.pop("recipe.yaml")
+    commit = client.hub.commit("org/model", files)
+    short = (*FINETUNE, "seeds=1", "compare_with=[]", "training.save_interval_minutes=0.001")
+    client.run(*short, f"model={pretrained.folder}", "output=local")
+    local, named = tmp_path / "local", tmp_path / "named"
+    command = (*short, "model=org/model", "output=named")
+    process = client.start(*command)
+    try:
+        deadline = time.monotonic() + 150
+        # Not Path.rglob, which fails if a folder is removed meanwhile.
+        while not glob.glob(f"{named}/**/step-*/headstart.json", recursive=True, include_hidden=True):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+    finally:
+        process.kill()
+        process.communicate()
+    assert not (named / "headstart.json").exists(), "the run was killed before it finished"
+    # Another network under the same name: with it, the run would fail.
+    client.hub.commit("org/model", {**files, "config.json": b"{}"})
+    client.run(*command)
+    assert (named / "model.safetensors").read_bytes() == (local / "model.safetensors").read_bytes()
+    assert yaml.safe_load((named / "recipe.yaml").read_text())["model"] == f"org/model@{commit}"
 
 
 @pytest.mark.slow

@@ -180,10 +180,13 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
     return manifest
 
 
-def verify(folder: Folder, kind: str | None = None, trusted: Collection[str] = ()) -> dict[str, Any]:
+def verify(
+    folder: Folder, kind: str | None = None, trusted: Collection[str] = (), absent: Collection[str] = ()
+) -> dict[str, Any]:
     """Check an artifact's manifest against its seal and every file against the manifest; return the manifest.
 
-    Files in `trusted` were hashed by another process a moment ago: only their size is checked.
+    Files in `trusted` were hashed by another process a moment ago: only their size is checked. Files in `absent` are
+    not checked, because they are not in this copy of the artifact.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -196,6 +199,8 @@ def verify(folder: Folder, kind: str | None = None, trusted: Collection[str] = (
         raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a {kind} is needed here")
     for name, recorded in manifest["files"].items():
         path = folder / name
+        if name in absent:
+            continue
         if not isinstance(recorded, dict) or not {"bytes", "sha256"} <= recorded.keys():
             raise ArtifactError(f"{folder / MANIFEST} does not record the size and hash of {name}", do=_RESTORE)
         if not path.is_file():

@@ -34,6 +34,8 @@ _BATCH_CHARACTERS = 1 << 20
 _PIECE_CHARACTERS = 1 << 16
 _FILE_TOKENS = 1 << 28
 
+OpenTokens = Callable[[str, np.dtype[Any], int], Any]
+"""Returns a tokens file as an array, given its name, the type of its items and their number."""
 SUMMED_COUNTS = ("documents", "empty_documents", "characters", "bytes", "sentences", "tokens")
 """The entries of counts.json that are summed when folders are joined."""
 
@@ -94,16 +96,20 @@ def write_splits(
 class Shards:
     """A folder of token shards, memory-mapped: pages are read from disk when they are accessed."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Map the files of a folder and check their sizes against its counts."""
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, open_tokens: OpenTokens | None = None) -> None:
+        """Map the files of a folder and check their sizes against its counts.
+
+        If the tokens are not in the folder, `open_tokens` opens each tokens file.
+        """
+        self.folder, self._open_tokens = Path(folder), open_tokens
         try:
             self.counts: dict[str, Any] = json.loads((self.folder / "counts.json").read_text(encoding="utf-8"))
             self.tokens = int(self.counts["tokens"])
             self._limit = int(self.counts["limit_tokens"])
             lengths = [min(self._limit, self.tokens - start) for start in range(0, self.tokens, self._limit)]
             dtype = np.dtype(self.counts["dtype"]).newbyteorder("<")
-            self._files = [self._map(f"tokens-{i:05d}.bin", dtype, length) for i, length in enumerate(lengths)]
+            open_file = open_tokens or self._map
+            self._files = [open_file(f"tokens-{i:05d}.bin", dtype, length) for i, length in enumerate(lengths)]
             self.documents: Ints = self._map("documents.bin", np.dtype("<i8"), self.counts["documents"])
             self.sentences: Ints = self._map("sentences.bin", np.dtype("<i8"), self.counts["sentences"])
             self.unigrams: Ints = self._map("unigrams.bin", np.dtype("<i8"), self.counts["vocab"])
@@ -112,6 +118,11 @@ class Shards:
                 f"{self.folder} has no valid token shards ({error})",
                 do="Delete the folder; the next run writes it again",
             ) from error
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the tokens are not on this machine, so that it is worth reading ahead."""
+        return self._open_tokens is not None
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.integer[Any]]:
         """Return a copy of the tokens in [start, stop), across files."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -158,8 +160,29 @@ class _CountFrom:
 
 
 def batches_from(step: int, batches: StepBatches, workers: int = 0) -> Iterator[list[Batch]]:
-    """Yield the micro-batches of step, step + 1, … without end, prepared by `workers` processes."""
+    """Yield the micro-batches of step, step + 1, … without end, prepared by `workers` processes.
+
+    If the source has an attribute `read_ahead`, because its rows come from a store, and there are no workers, as many
+    threads prepare the next steps.
+    """
+    read_ahead = getattr(batches.feed, "read_ahead", 0)
+    if read_ahead and not workers:
+        return _ahead(step, batches, read_ahead)
     loader: DataLoader[list[Batch]] = DataLoader(
         batches, batch_size=None, sampler=_CountFrom(step), num_workers=workers, prefetch_factor=2 if workers else None
     )
     return iter(loader)
+
+
+def _ahead(step: int, batches: StepBatches, depth: int) -> Iterator[list[Batch]]:
+    """Yield the batches of step, step + 1, … while threads prepare the next `depth` steps."""
+    pool = ThreadPoolExecutor(depth, thread_name_prefix="headstart-read-ahead")
+    pending: deque[Future[list[Batch]]] = deque()
+    try:
+        while True:
+            while len(pending) <= depth:
+                pending.append(pool.submit(batches.__getitem__, step))
+                step += 1
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,6 +85,8 @@ class FaultyServer:
     replace: Callable[[str], None] = lambda path: None
     """Replaces the object at a path, for the fault `replaced`."""
     requests: list[str] = field(default_factory=list)
+    latency: float = 0.0
+    """Seconds before each answer, as on the way to a distant store."""
 
     @contextmanager
     def served(self) -> Iterator[str]:
@@ -116,6 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         outer.requests.append(f"{self.command} {path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = outer.plan(self.command, path)
+        time.sleep(outer.latency)
         if fault == "reset":
             # Closed with data that was not sent, which the other side sees as a reset.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from headstart.core.errors import DataError, HeadstartError, first_line
 from headstart.core.log import logger
@@ -17,6 +17,7 @@ FIRST_DELAY = 0.25
 """Seconds before the second attempt; doubled before each further one."""
 MAX_DELAY = 60.0
 """The longest wait, also if a server asks for more."""
+_DONE = {"read": "read", "write": "written"}
 _RERUN = "run the same command again, which resumes"
 
 
@@ -31,12 +32,12 @@ class Replaced(Exception):
     """An object is no longer the one that was listed."""
 
 
-def retried(what: str, action: Callable[[], T]) -> T:
+def retried(what: str, action: Callable[[], T], verb: Literal["read", "write"] = "read") -> T:
     """Return the result of a request, repeated with growing delays if it fails for a transient reason.
 
-    `what` names the object, or the range of it, in messages.
+    `what` names the object, or the range of it, in messages, and `verb` what is done with it.
     """
-    reason = ""
+    reason, done = "", _DONE[verb]
     for attempt in range(ATTEMPTS):
         try:
             return action()
@@ -48,7 +49,7 @@ def retried(what: str, action: Callable[[], T]) -> T:
             raise DataError(f"{what} does not exist", do="Check the URL, and whether the object was removed") from None
         except PermissionError as error:
             raise DataError(
-                f"{what} cannot be read: access was denied ({first_line(error)})",
+                f"{what} cannot be {done}: access was denied ({first_line(error)})",
                 allowed="Credentials are read by the store's own client, from the environment or its files",
                 do=f"Set or renew them, and {_RERUN}",
             ) from None
@@ -58,11 +59,11 @@ def retried(what: str, action: Callable[[], T]) -> T:
             reason = first_line(error) or type(error).__name__
             if attempt + 1 < ATTEMPTS:
                 delay = _delay(what, attempt, error)
-                logger.info(f"read: {what}: {reason}; attempt {attempt + 2} of {ATTEMPTS} in {delay:.1f} s")
+                logger.info(f"{verb}: {what}: {reason}; attempt {attempt + 2} of {ATTEMPTS} in {delay:.1f} s")
                 time.sleep(delay)
     # Without its cause: an input/output error of a store is not one of this machine's disks.
     raise DataError(
-        f"{what} cannot be read after {ATTEMPTS} attempts ({reason})",
+        f"{what} cannot be {done} after {ATTEMPTS} attempts ({reason})",
         allowed="Nothing is skipped",
         do=f"Check the network and the store, and {_RERUN}",
     ) from None

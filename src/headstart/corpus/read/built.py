@@ -1,25 +1,28 @@
 """A corpus that `headstart corpus build` finished, as the input of pre-training.
 
 It has its cleaned text, already split, in documents/{train,validation}/part-*.parquet. If its recipe has a tokenizer
-section, it also has the tokenizer in tokenizer/ and the token shards in shards/{train,validation}/.
+section, it also has the tokenizer in tokenizer/ and the token shards in shards/{train,validation}/. Such a corpus may
+be in a store, where its tokens are read in blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 
 from headstart.core import artifact
 from headstart.core.config import Section
 from headstart.core.data import Document
 from headstart.core.errors import ArtifactError, DataError
+from headstart.corpus.read import blocks, urls
 from headstart.corpus.read.readers import SPLITS, Receipt, count_text_bytes
+from headstart.corpus.read.remote_corpus import RemoteCorpus, open_corpus
 
 _TEXT, _TOKENS = ("documents",), ("tokenizer", "shards")
 """The folders of a corpus that pre-training reads."""
@@ -28,38 +31,73 @@ _TEXT, _TOKENS = ("documents",), ("tokenizer", "shards")
 class BuiltCorpus(Section):
     """A finished corpus: its token shards and tokenizer if it has them, its cleaned text otherwise."""
 
-    folder: Path = Field(alias="from", description="folder of a corpus that `headstart corpus build` finished")
+    folder: Path = Field(alias="from", description="folder or URL of a corpus that `headstart corpus build` finished")
     prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
+    _remote: RemoteCorpus | None = PrivateAttr(default=None)
+    """The corpus of a store, opened once."""
 
     @model_serializer(mode="wrap")
     def _by_alias(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write `folder` as `from`, the key of the recipe."""
-        return {"from" if key == "folder" else key: value for key, value in handler(self).items()}
+        values = {"from" if key == "folder" else key: value for key, value in handler(self).items()}
+        return values | ({"from": self.location} if self.is_remote else {})
+
+    @property
+    def location(self) -> str:
+        """Return the path or the URL of the corpus."""
+        return urls.restored(self.folder)
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the corpus is in a store."""
+        return urls.is_remote(self.location)
+
+    @property
+    def local(self) -> Path:
+        """Return the folder of the corpus; of one in a store, that of the local copy of all files but the tokens."""
+        return self._opened().folder if self.is_remote else self.folder
 
     @property
     def tokenizer(self) -> Path | None:
         """Return the folder of the corpus's tokenizer, or None if the corpus is text only."""
-        return self.folder / "tokenizer" if self.manifest()["recipe"].get("tokenizer") is not None else None
+        return self.local / "tokenizer" if self.manifest()["recipe"].get("tokenizer") is not None else None
 
     def shards(self, split: str) -> Path:
         """Return the folder of the token shards of a split."""
         self._require_split(split, self.manifest()["facts"]["shards"])
-        return self.folder / "shards" / split
+        return self.local / "shards" / split
+
+    def open_tokens(self, split: str, corpora: int = 1) -> Callable[..., Any] | None:
+        """Return a function that opens the token files of a split, or None if they are in its folder.
+
+        `corpora` is the number of corpora that share the local cache.
+        """
+        return self._opened().opener(split, blocks.cache_bytes() // corpora) if self.is_remote else None
+
+    def shards_identity(self, split: str) -> str:
+        """Return the content hash of the token shards of a split."""
+        prefix = f"shards/{split}/"
+        files = {name: facts for name, facts in self.manifest()["files"].items() if name.startswith(prefix)}
+        return artifact.content_hash({"files": {name.removeprefix(prefix): facts for name, facts in files.items()}})
 
     def manifest(self) -> dict[str, Any]:
         """Return the manifest; raises if the folder is not a finished corpus."""
-        return _read_manifest(self.folder)
+        return _read_manifest(self.local)
 
     def verify(self) -> None:
-        """Check the manifest against its seal, and the files that pre-training reads against the manifest."""
+        """Check the manifest against its seal, and the files that pre-training reads against the manifest.
+
+        The tokens of a corpus in a store are held against their size and ETag when they are read.
+        """
         read = _TEXT if self.tokenizer is None else _TOKENS
         others = [name for name in self.manifest()["files"] if name.split("/")[0] not in read]
-        artifact.verify(self.folder, "corpus", trusted=others)
+        absent = self._opened().absent if self.is_remote else ()
+        artifact.verify(self.local, "corpus", trusted=others, absent=absent)
 
     def parents(self) -> dict[str, str]:
         """Return the hashes of the corpus and of its datasheet."""
         datasheet = self.manifest()["files"]["DATASHEET.md"]["sha256"]
-        return {"corpus": artifact.identity(self.folder), "datasheet": datasheet}
+        return {"corpus": artifact.identity(self.local), "datasheet": datasheet}
 
     def split_documents(self, receipt: Receipt) -> Iterator[tuple[str, Document]]:
         """Yield the documents with the split that the corpus assigned, in the order of its parts."""
@@ -83,7 +121,8 @@ class BuiltCorpus(Section):
         content = {name: files[name] for name in sorted(files) if name.split("/")[0] in (*_TEXT, *_TOKENS)}
         lines = "\n".join(f"{name}:{facts['sha256']}" for name, facts in content.items())
         size = sum(facts["bytes"] for facts in content.values())
-        return [{"name": self.folder.name, "bytes": size, "sha256": hashlib.sha256(lines.encode()).hexdigest()}]
+        described = {"name": self.folder.name, "bytes": size, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+        return [described | ({"etag": self._opened().identity()} if self.is_remote else {})]
 
     def text_bytes(self) -> int:
         """Return the size of the uncompressed text."""
@@ -100,12 +139,17 @@ class BuiltCorpus(Section):
         names = [name for name in self.manifest()["files"] if name.startswith(prefix)]
         # By number: by name, part-100000 would come before part-99999.
         names.sort(key=lambda name: int(name.removeprefix(prefix).removesuffix(".parquet")))
-        return [self.folder / name for name in names]
+        return [self.local / name for name in names]
+
+    def _opened(self) -> RemoteCorpus:
+        if self._remote is None:
+            self._remote = open_corpus(self.location)
+        return self._remote
 
     def _require_split(self, split: str, present: Collection[str]) -> None:
         if split not in present:
             raise DataError(
-                f"the corpus {self.folder} has no {split} documents",
+                f"the corpus {self.location} has no {split} documents",
                 allowed="Pre-training needs text to train on and text to validate on",
                 do="Build the corpus with a larger `validation`, or with more documents",
             )

@@ -1,8 +1,10 @@
-"""Object stores and hubs, read with fsspec: S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs), Hugging Face, HDFS."""
+"""Object stores and hubs through fsspec: S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs), Hugging Face, HDFS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -11,6 +13,8 @@ from headstart.core.extras import install_command
 from headstart.corpus.read.attempts import Replaced, Version, difference
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs")
+WRITABLE = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+"""Stores to which checkpoints can be uploaded."""
 _ETAGS = ("ETag", "etag", "blob_id", "xet_hash", "generation", "LastModified", "last_modified", "mtime")
 """Where the stores' clients describe the version of an object, the best first."""
 _S3_OPTIONS = ("anonymous", "endpoint_override", "region")
@@ -81,6 +85,15 @@ class FsspecStore:
             self.close()
             raise
         return fetched
+
+    def write(self, path: str, source: Path) -> None:
+        """Upload a local file; other clients see the whole object or none."""
+        self._system.put_file(str(source), self._full(path))
+
+    def remove(self, path: str) -> None:
+        """Remove an object, if there is one."""
+        with suppress(FileNotFoundError):
+            self._system.rm_file(self._full(path))
 
     def close(self) -> None:
         """Close the file of the last range."""

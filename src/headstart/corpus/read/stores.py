@@ -139,7 +139,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """Open an object as a seekable file; when the block ends, the object must still be the pinned one."""
     with _ObjectFile(StoredObject.parse(path)) as file:
         yield cast(BinaryIO, file)
-        file.verify()
+        file.reader.verify()
 
 
 def _store_of(store_url: str, options: str, shown: str) -> Store:
@@ -149,13 +149,43 @@ def _store_of(store_url: str, options: str, shown: str) -> Store:
     return FsspecStore(store_url, options, shown)
 
 
+class ObjectReader:
+    """Reads ranges of one object: each is repeated while it fails, and held against the pin."""
+
+    def __init__(self, stored: StoredObject) -> None:
+        """Make the client of the store; nothing is requested yet."""
+        store_url, self._path, options = urls.split_url(stored.url)
+        self._shown, self._version = urls.without_options(stored.url), stored.version
+        self._store = _store_of(store_url, options, self._shown)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes in [start, stop), all of them."""
+
+        def fetch() -> bytes:
+            fetched = self._store.read(self._path, self._version, start, stop)
+            if len(fetched) != stop - start:
+                raise EOFError(f"{len(fetched):,} of {stop - start:,} bytes arrived")
+            return fetched
+
+        return attempts.retried(f"the range {start}-{stop - 1} of {self._shown}", fetch)
+
+    def verify(self) -> None:
+        """Raise if the object was replaced, unless every range was held against the pin already."""
+        if not self._store.checks_ranges:
+            found = attempts.retried(self._shown, lambda: self._store.stat(self._path))
+            if found != self._version:
+                raise attempts.replaced(self._shown, attempts.difference(self._version, found))
+
+    def close(self) -> None:
+        """Close connections."""
+        self._store.close()
+
+
 class _ObjectFile(io.RawIOBase):
     """The bytes of an object, fetched in blocks of which the last few are kept."""
 
     def __init__(self, stored: StoredObject) -> None:
-        store_url, self._path, options = urls.split_url(stored.url)
-        self._shown, self._version = urls.without_options(stored.url), stored.version
-        self._store = _store_of(store_url, options, self._shown)
+        self.reader, self._size = ObjectReader(stored), stored.size
         self._position = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
@@ -169,30 +199,23 @@ class _ObjectFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._version.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view, done = memoryview(buffer).cast("B"), 0
-        while done < len(view) and self._position < self._version.size:
+        while done < len(view) and self._position < self._size:
             number, start = divmod(self._position, BLOCK_BYTES)
             piece = self._block(number)[start : start + len(view) - done]
             view[done : done + len(piece)] = piece
             done, self._position = done + len(piece), self._position + len(piece)
         return done
 
-    def verify(self) -> None:
-        """Raise if the object was replaced, unless every range was held against the pin already."""
-        if not self._store.checks_ranges:
-            found = attempts.retried(self._shown, lambda: self._store.stat(self._path))
-            if found != self._version:
-                raise attempts.replaced(self._shown, attempts.difference(self._version, found))
-
     def close(self) -> None:
         if not self.closed:
             self._blocks.clear()
-            self._store.close()
+            self.reader.close()
         super().close()
 
     def _block(self, number: int) -> bytes:
@@ -200,15 +223,7 @@ class _ObjectFile(io.RawIOBase):
             self._blocks.move_to_end(number)
             return self._blocks[number]
         start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, self._version.size)
-
-        def fetch() -> bytes:
-            fetched = self._store.read(self._path, self._version, start, stop)
-            if len(fetched) != stop - start:
-                raise EOFError(f"{len(fetched):,} of {stop - start:,} bytes arrived")
-            return fetched
-
-        self._blocks[number] = attempts.retried(f"the range {start}-{stop - 1} of {self._shown}", fetch)
+        self._blocks[number] = self.reader.read(start, min(start + BLOCK_BYTES, self._size))
         if len(self._blocks) > _KEPT_BLOCKS:
             self._blocks.popitem(last=False)
         return self._blocks[number]

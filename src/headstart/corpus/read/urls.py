@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
 from headstart.core.errors import DataError
@@ -21,6 +22,11 @@ _SECRET = re.compile(r"sig|signature|token|secret|password|credential|access_?ke
 def is_remote(path: str) -> bool:
     """Return True if a path is the URL of an object store, such as s3://bucket/key."""
     return "://" in path and not path.startswith(_LOCAL)
+
+
+def restored(path: Path) -> str:
+    """Return the URL that was made into a `Path`, which has one slash after the scheme; any other path as it is."""
+    return re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", str(path))
 
 
 def local_path(path: str) -> str:

@@ -128,7 +128,7 @@ def _shards(folder: Path, recipe: PretrainRecipe) -> list[Shards]:
         try:
             sources = mixture.sources(part)
             if isinstance(part, BuiltCorpus) and part.tokenizer is not None:
-                shards.append(Shards(part.shards("train")))
+                shards.append(Shards(part.shards("train"), part.open_tokens("train")))
                 continue
         except HeadstartError:
             return []

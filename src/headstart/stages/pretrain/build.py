@@ -101,7 +101,7 @@ def _tokenized_corpus(recipe: PretrainRecipe) -> BuiltCorpus | None:
     corpora = [part for part in mixture.built_parts(recipe.corpus) if part.tokenizer is not None]
     identities = {_identity(part.tokenizer): part for part in corpora}
     if len(identities) > 1:
-        first, second = [str(part.folder) for part in identities.values()][:2]
+        first, second = [part.location for part in identities.values()][:2]
         raise RecipeError(
             f"{first} and {second} have different tokenizers",
             allowed="A run has one tokenizer",
@@ -121,14 +121,14 @@ def _require_same_settings(recipe: PretrainRecipe, corpus: BuiltCorpus) -> None:
         and _identity(folder_of(settings.path)) == _identity(corpus.tokenizer)
     ):
         return
-    saved = config.expand_saved(corpus.manifest()["recipe"], corpus.folder)
+    saved = config.expand_saved(corpus.manifest()["recipe"], corpus.local)
     used = TokenizerConfig.model_validate(renames.upgrade(saved)["tokenizer"])
     differing = next(
         (key for key in TokenizerConfig.model_fields if getattr(settings, key) != getattr(used, key)), None
     )
     if differing is not None:
         raise RecipeError(
-            f"tokenizer.{differing} is {getattr(settings, differing)}, but {corpus.folder} was tokenized with "
+            f"tokenizer.{differing} is {getattr(settings, differing)}, but {corpus.location} was tokenized with "
             f"{getattr(used, differing)}",
             allowed="A corpus with token shards is read with its own tokenizer",
             do="Remove the tokenizer section, or build the corpus again without one",

@@ -93,7 +93,7 @@ def prepare(
     parts = {name: _Part(name, section, section.prepared or folder) for name, section in sections.items()}
     with _tokenizer_folder(corpus, parts, settings, seed, folder, quiet) as (tokenizer_folder, spool):
         loaded, identity = tokenizer.load(tokenizer_folder), artifact.identity(tokenizer_folder)
-        encoder = _Encoder(loaded, identity, seed, spool, quiet, verify)
+        encoder = _Encoder(loaded, identity, seed, spool, quiet, verify, len(parts))
         opened = {name: encoder.shards(part) for name, part in parts.items()}
     shares = mixture.shares_of(corpus, [splits["train"].tokens for splits in opened.values()])
     corpora = [
@@ -208,6 +208,8 @@ class _Encoder:
     spool: TextSpool | None
     quiet: bool
     verify: bool
+    corpora: int
+    """The number of corpora, which share the cache for those in stores."""
 
     def shards(self, part: _Part) -> dict[str, shards.Shards]:
         """Return the shards of each split of a corpus."""
@@ -216,7 +218,10 @@ class _Encoder:
             with naming(part.name):
                 if self.verify:
                     section.verify()
-                return {split: shards.Shards(section.shards(split)) for split in SPLITS}
+                return {
+                    split: shards.Shards(section.shards(split), section.open_tokens(split, self.corpora))
+                    for split in SPLITS
+                }
         made_from = part.made_from
         fingerprint = config.fingerprint({**made_from, "tokenizer": self.identity, "seed": self.seed})
         targets = {split: part.folder / f"{split}-{fingerprint}" for split in SPLITS}
@@ -267,8 +272,13 @@ def _parents(parts: Mapping[str, _Part], corpora: list[PreparedCorpus]) -> dict[
     """Return the hashes of all shards, and of the finished corpora and their datasheets."""
     parents: dict[str, str] = {}
     for corpus in corpora:
+        section = parts[corpus.name].section
         for split in SPLITS:
-            parents[f"{split} {corpus.name}".strip()] = artifact.identity(getattr(corpus, split).folder)
+            if isinstance(section, BuiltCorpus) and section.tokenizer is not None:
+                identity = section.shards_identity(split)
+            else:
+                identity = artifact.identity(getattr(corpus, split).folder)
+            parents[f"{split} {corpus.name}".strip()] = identity
     for part in parts.values():
         if isinstance(part.section, BuiltCorpus):
             built = part.section.parents()
@@ -301,9 +311,7 @@ def _built_facts(section: CorpusPart) -> dict[str, Any]:
     """Return what the card reports about a finished corpus; empty for raw files."""
     if not isinstance(section, BuiltCorpus):
         return {}
-    return {
-        "built": {"folder": str(section.folder), "title": section.manifest()["facts"]["title"], **section.parents()}
-    }
+    return {"built": {"folder": section.location, "title": section.manifest()["facts"]["title"], **section.parents()}}
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from headstart.core.config import BackboneSection, ObjectiveSection, Section
 from headstart.corpus.read import mixture
+from headstart.corpus.read.fsspec_store import WRITABLE
 from headstart.corpus.read.mixture import Corpus
+from headstart.corpus.read.urls import without_options
 from headstart.evaluation.cost import CostConfig
 from headstart.tokens.settings import TokenizerConfig
 from headstart.training.settings import TrainingSettings
@@ -40,6 +42,11 @@ class PretrainTraining(TrainingSettings):
     batch_tokens: int = Field(
         8192, ge=8, description="tokens in one update, rounded down to whole rows, and at least one row"
     )
+    checkpoint_store: str | None = Field(
+        None,
+        description="URL of a folder in an object store (s3, gs, az) to which each checkpoint is uploaded; a run whose "
+        "output is empty resumes from it",
+    )
 
     @field_validator("seq_length")
     @classmethod
@@ -47,6 +54,15 @@ class PretrainTraining(TrainingSettings):
         total = 1.0 if isinstance(value, int) else sum(phase.share for phase in value)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"its shares sum to {total:g}; they must sum to 1. BERT used 0.9 and 0.1.")
+        return value
+
+    @field_validator("checkpoint_store")
+    @classmethod
+    def _is_writable(cls, value: str | None) -> str | None:
+        if value is not None and value.partition("://")[0] not in WRITABLE:
+            raise ValueError(
+                f"it is {without_options(value)!r}; checkpoints are uploaded to URLs of {', '.join(WRITABLE)}."
+            )
         return value
 
     @field_validator("early_stopping_patience")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from headstart.stages.pretrain.build import (
     require_shardable,
     tokenizer_of,
 )
+from headstart.stages.pretrain.checkpoint_store import RemoteCheckpoints, UploadCallback
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.prepare import Prepared, naming, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
@@ -69,24 +70,36 @@ def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path
     budget is divided into so many parts, and `snapshots_of` finds the networks after each but the last; one process.
     """
     with joined() as world, ExitStack() as stack:
-        with world.main_first():
+        store = _checkpoint_store(recipe) if world.is_main else None
+        with world.main_first(), store.restored_run() if store is not None else nullcontext():
             # The other ranks read the commits in the recipe that rank 0 has written.
             recipe = pin_recipe(recipe, _NAMES)
             folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
         if world.broadcast(folder.status) != "finished":
-            _train(recipe, folder, world, quiet or not world.is_main, snapshots)
+            if store is not None:
+                store.begin(folder.fingerprint)
+            _train(recipe, folder, world, quiet or not world.is_main, snapshots, store)
         world.barrier()
     return folder.path
 
 
-def _train(recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool, snapshots: int) -> None:
-    """Train on all ranks; rank 0 also evaluates, logs and publishes."""
+def _checkpoint_store(recipe: PretrainRecipe) -> RemoteCheckpoints | None:
+    url = recipe.training.checkpoint_store
+    return None if url is None else RemoteCheckpoints(url, recipe.output)
+
+
+def _train(
+    recipe: PretrainRecipe, folder: RunFolder, world: World, quiet: bool, snapshots: int,
+    store: RemoteCheckpoints | None,
+) -> None:  # fmt: skip
+    """Train on all ranks; rank 0 also evaluates, logs, uploads checkpoints and publishes."""
     objective = objective_of(recipe)
     require_shardable(recipe, objective, world)
     machines = record_machine(folder.path, recipe.training) if world.is_main else []
     reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
+    uploads = [] if store is None else [UploadCallback(store, recipe.training.save_total_limit)]
     with RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
-        loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter])
+        loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter, *uploads])
         if snapshots:
             save = partial(_save_networks, recipe, objective, prepared, loop)
             # Before the callback that writes the checkpoint from which a killed run resumes.
@@ -212,7 +225,7 @@ def _phases(
         for corpus in prepared.corpora:
             with naming(corpus.name):
                 row_source = cut(getattr(corpus, split), vocabulary, objective.row_shape(length))
-            corpora.append(CorpusRows(corpus.name, corpus.share, row_source))
+            corpora.append(CorpusRows(corpus.name, corpus.share, row_source, corpus.train.is_remote))
         return corpora
 
     first = recipe.training.phases[0].length

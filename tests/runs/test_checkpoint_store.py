@@ -1,0 +1,128 @@
+"""Checkpoints in S3 (moto on 127.0.0.1): killed, with its folder deleted, a run resumes to the same weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.campaigns.file_server import FaultyServer, behind
+from tests.runs.conftest import QUICKSTART, TINY_PRETRAIN, Command
+
+pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
+moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
+
+SECRET = "s3cr3t-0f-the-store"
+BUCKET = "bucket"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[tuple[FaultyServer, Any]]:
+    """An empty bucket, behind a server of whose requests every eleventh fails, and a client that sees it directly."""
+    import boto3
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": SECRET, "DEFAULT_REGION": "us-east-1"}.items():
+            patch.setenv(f"AWS_{name}", value)
+        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        port = server.get_host_and_port()[1]
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+        client.create_bucket(Bucket=BUCKET)
+        faulty = FaultyServer(behind(port))
+        faulty.plan = lambda method, path: "500" if len(faulty.requests) % 11 == 0 else None
+        with faulty.served() as address:
+            patch.setenv("AWS_ENDPOINT_URL", address)
+            yield faulty, client
+        server.stop()
+
+
+def keys(client: Any, prefix: str) -> list[str]:
+    return [entry["Key"] for entry in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+
+
+def complete_steps(client: Any, prefix: str) -> list[str]:
+    found = [key.removeprefix(f"{prefix}/").split("/") for key in keys(client, prefix)]
+    return sorted(parts[0] for parts in found if parts[0].startswith("step-") and parts[1:] == ["headstart.json"])
+
+
+@pytest.fixture(scope="module")
+def arguments(work: Path) -> Callable[..., tuple[str, ...]]:
+    def make(output: Path, *more: str) -> tuple[str, ...]:
+        where = (f"output={output}", f"corpus.prepared={work / 'prepared'}")
+        return ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, "training.budget=25 steps", *where, *more)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(headstart: Command, arguments: Callable[..., tuple[str, ...]], tmp_path_factory: Any) -> Path:
+    """A run that nothing interrupts and that has no store."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    headstart(*arguments(output))
+    return output
+
+
+@pytest.fixture(scope="module")
+def killed(
+    start: Callable[..., subprocess.Popen[str]], arguments: Callable[..., tuple[str, ...]],
+    store: tuple[FaultyServer, Any], tmp_path_factory: Any,
+) -> tuple[Path, str]:  # fmt: skip
+    """The output and the checkpoint store of a run that was killed while it uploaded a checkpoint."""
+    faulty, client = store
+    output = tmp_path_factory.mktemp("killed") / "run"
+    process = start(*arguments(output, f"training.checkpoint_store=s3://{BUCKET}/killed"))
+    try:
+        deadline = time.monotonic() + 200
+        while len(complete_steps(client, "killed")) < 2 or not _is_uploading(faulty):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    return output, f"s3://{BUCKET}/killed"
+
+
+def _is_uploading(faulty: FaultyServer) -> bool:
+    last = faulty.requests[-1]
+    return last.startswith("PUT") and last.endswith(".safetensors")
+
+
+def losses(folder: Path) -> list[dict[str, float]]:
+    entries = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in entry.items() if "loss" in key or key == "step"} for entry in entries]
+
+
+def test_a_killed_run_resumes_from_the_store_alone(
+    headstart: Command, killed: tuple[Path, str], whole: Path, arguments: Callable[..., tuple[str, ...]],
+    store: tuple[FaultyServer, Any],
+) -> None:  # fmt: skip
+    output, url = killed
+    shutil.rmtree(output)
+    before = complete_steps(store[1], "killed")
+    steps = [int(name.removeprefix("step-")) for name in before]
+    assert 0 < max(steps) < 25
+    # The newest checkpoint is damaged in the store: the one before it counts.
+    newest = next(key for key in keys(store[1], f"killed/{before[-1]}/") if key.endswith(".safetensors"))
+    store[1].put_object(Bucket=BUCKET, Key=newest, Body=b"damaged")
+    done = headstart(*arguments(output, f"training.checkpoint_store={url}"))
+    assert "skipped a damaged checkpoint" in done.stderr + done.stdout
+    assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    # With the log of the steps before the kill, which this machine did not make.
+    assert losses(output) == losses(whole) and losses(whole)[0]["step"] == 1
+    assert len(complete_steps(store[1], "killed")) == 2, "save_total_limit applies to the store"
+    contents = [store[1].get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys(store[1], "killed/")]
+    assert not [content for content in contents if SECRET.encode() in content]
+
+
+def test_a_store_of_another_run_is_refused(
+    headstart: Command, killed: tuple[Path, str], arguments: Callable[..., tuple[str, ...]], tmp_path: Path
+) -> None:
+    done = headstart(*arguments(tmp_path / "new", f"training.checkpoint_store={killed[1]}", "seed=7"), expect=2)
+    assert f"{killed[1]} has checkpoints of another recipe or of other data" in done.stderr
+    assert not (tmp_path / "new").exists()
