@@ -127,6 +127,9 @@ TABLES: dict[str, dict[str, str]] = {
         "tei": "headstart.stages.export.formats.tei:Tei",
         "vllm": "headstart.stages.export.formats.vllm:Vllm",
     },
+    "probes": {
+        "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
+    },
 }
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}
