@@ -129,6 +129,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "probes": {
         "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
+        "cloze": "headstart.stages.probe.probes.cloze:Cloze",
     },
 }
 
