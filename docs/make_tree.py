@@ -44,6 +44,7 @@ DESCRIPTIONS = {
     "docs/help.md": "the command line's help (generated)",
     "docs/lab-notes.md": "what was tried and measured, above all what did not help",
     "docs/peft.md": "adapters through peft: networks, rates, how to load them",
+    "docs/probe.md": "`headstart probe`: what a network knows, beside the same network untrained",
     "docs/results": "measured results, each with the command that repeats it",
     "docs/scaling.md": "what grows with what, from a laptop to a cluster",
     "docs/serving.md": "many tasks on one body over HTTP: routes, limits, keys",

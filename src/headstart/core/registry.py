@@ -130,6 +130,7 @@ TABLES: dict[str, dict[str, str]] = {
     "probes": {
         "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
         "cloze": "headstart.stages.probe.probes.cloze:Cloze",
+        "attention": "headstart.stages.probe.probes.attention:Attention",
     },
 }
 
