@@ -77,7 +77,8 @@ def over_words(maps: Maps, words: Sequence[Sequence[int]]) -> Maps:
     for word, positions in enumerate(words):
         belongs[word, list(positions)] = 1.0
     mean = belongs / belongs.sum(1, keepdims=True)
-    return np.einsum("wi,lhij,vj->lhwv", mean, maps, belongs)
+    merged: Maps = mean @ maps @ belongs.T
+    return merged
 
 
 def most_attended(word_maps: Maps) -> npt.NDArray[np.int64]:

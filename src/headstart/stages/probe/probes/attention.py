@@ -236,8 +236,9 @@ def _relation_section(
     notes = [
         "How often the word that a head attends to most is the other end of a dependency. The head with its "
         "direction, and the offset, are chosen on one half of the sentences and scored on the other, both ways round: "
-        "among many heads one is good by chance on the sentences that chose it. The lead is over the best fixed offset "
-        "(95 % interval, bootstrap over edges). The last column is the best head of the same network untrained.",
+        "among many heads one is good by chance on the sentences that chose it. The named head and offset are the best "
+        "over all sentences. The lead is over the best fixed offset (95 % interval, bootstrap over edges). The last "
+        "column is the best head of the same network untrained.",
     ]
     without = _accuracies(untrained)
     rows = [
