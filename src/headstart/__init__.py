@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from headstart.stages.runs.result import CorpusRun, ExportRun, FinetuneRun, IndexRun, PretrainRun
+    from headstart.stages.runs.result import CorpusRun, ExportRun, FinetuneRun, IndexRun, PretrainRun, ProbeRun
     from headstart.studies.advise.run import Advice
     from headstart.studies.result import StudyRun
 
 __version__ = "0.1.0"
 __all__ = [
     "advise", "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "plan", "predict",
-    "pretrain", "search", "study",
+    "pretrain", "probe", "search", "study",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -163,6 +163,35 @@ def generate(model: PathLike, *prompts: str, **settings: Any) -> list[dict[str, 
     from headstart.stages import generate as stage
 
     return stage.run(Path(model), prompts, config.fill(stage.GenerateSettings, settings, "generate"))
+
+
+def probe(
+    *models: PathLike,
+    probes: Sequence[str] = (),
+    text: PathLike | None = None,
+    output: PathLike | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> ProbeRun:
+    """Look inside models, beside the same networks untrained, and return the page, the tables and the numbers.
+
+    Args:
+        *models: folders, results of earlier runs, names on the Hub, or `pypi:name`.
+        probes: names of probes; by default all.
+        text: a file of your own that the named probe reads in place of its data.
+        output: the folder to create; by default beside the first model.
+        quiet: log no progress.
+        **settings: further options of `headstart probe`.
+    """
+    from headstart.core import config
+    from headstart.stages.probe import run as stage
+    from headstart.stages.probe.settings import ProbeSettings
+    from headstart.stages.runs.result import ProbeRun
+
+    raw = {"probes": list(probes), "text": None if text is None else os.fspath(text), **settings}
+    filled = config.fill(ProbeSettings, raw, "probe")
+    folder = None if output is None else Path(output)
+    return ProbeRun(stage.run([os.fspath(model) for model in models], folder, filled, quiet))
 
 
 def index(recipe: Recipe, *overrides: str, quiet: bool = False) -> IndexRun:

@@ -98,7 +98,7 @@ def test_a_second_export_needs_overwrite(
     other = headstart(
         "export", str(finetuned.folder), "--to", "onnx", "--overwrite", f"--output={finetuned.folder.parent}", expect=2
     )
-    assert "is not an export" in other.stderr
+    assert "is not an output of `headstart export`" in other.stderr
 
 
 def test_int8_is_smaller(headstart: Command, finetuned: Finished, texts: list[str]):

@@ -65,6 +65,7 @@ study = {
     "base": {"finetune": {**task, "model": pretrained, "training": finetune["training"]}},
     "axes": {"method": {"full": {"finetune.adaptation": "full"}}},
 }
+(work.parent / "pairs.csv").write_text("good,bad\\nhe said,said he\\nthe king,king the\\n")
 calls = {
     "build_corpus": lambda: headstart.build_corpus(corpus, quiet=True),
     "pretrain": lambda: headstart.pretrain(pretrain, quiet=True),
@@ -76,6 +77,10 @@ calls = {
     ),
     "predict": lambda: headstart.predict(tuned, way / "test.csv", work / "rows.csv", quiet=True, overwrite=True),
     "generate": lambda: headstart.generate(pretrained, "In the ___ God created"),
+    "probe": lambda: headstart.probe(
+        pretrained, probes=["minimal_pairs"], text=work.parent / "pairs.csv", output=work / "probe", overwrite=True,
+        quiet=True,
+    ),
     "index": lambda: headstart.index(index, quiet=True),
     "search": lambda: headstart.search(headstart.index(index, quiet=True), "Who made the world?"),
     "study": lambda: headstart.study(study, quiet=True),
@@ -90,7 +95,7 @@ if __name__ == "__main__":
         for attempt in range(2):
             result = calls[name]()
             assert result is not None
-            if name in ("advise", "build_corpus", "export", "pretrain", "finetune", "index", "study"):
+            if name in ("advise", "build_corpus", "export", "pretrain", "finetune", "index", "probe", "study"):
                 assert result.path.is_dir() and result.scores and result.cost.seconds > 0
                 assert result.recipe and result.manifest and result.summary()
                 assert str(result) in repr(result) and "<table>" in result._repr_html_()

@@ -20,6 +20,7 @@ from headstart.cli import (
     init,
     label,
     predict,
+    probe,
     runs,
     search,
     serve,
@@ -36,7 +37,7 @@ from headstart.stages.runs import environment, launch
 _INTERRUPTED = 130
 _ORDER = (
     "init", "advise", "corpus", "pretrain", "finetune", "evaluate", "predict", "label", "export", "serve", "generate",
-    "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
+    "probe", "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 
@@ -58,7 +59,7 @@ app = typer.Typer(
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(label.app, name="label")
 app.add_typer(study.app, name="study")
-for _commands in (init, advise, train, use, predict, export, serve, search, describe, runs):
+for _commands in (init, advise, train, use, predict, export, serve, probe, search, describe, runs):
     _commands.add_to(app)
 
 

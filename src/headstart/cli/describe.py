@@ -46,7 +46,8 @@ def list_(
     group: Annotated[
         str | None,
         typer.Argument(
-            help="objectives, backbones, tasks, adaptations, metrics, baselines or exports.", autocompletion=_groups
+            help="objectives, backbones, tasks, adaptations, metrics, baselines, exports or probes.",
+            autocompletion=_groups,
         ),
     ] = None,
 ) -> None:

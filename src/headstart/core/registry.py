@@ -127,6 +127,11 @@ TABLES: dict[str, dict[str, str]] = {
         "tei": "headstart.stages.export.formats.tei:Tei",
         "vllm": "headstart.stages.export.formats.vllm:Vllm",
     },
+    "probes": {
+        "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
+        "cloze": "headstart.stages.probe.probes.cloze:Cloze",
+        "attention": "headstart.stages.probe.probes.attention:Attention",
+    },
 }
 
 SELECTOR = {"objectives": "name", "backbones": "family", "tasks": "kind", "adaptations": "name"}

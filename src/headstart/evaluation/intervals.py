@@ -49,8 +49,8 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
     return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
 
 
-def wilson(hits: int, total: int) -> Estimate:
-    """Return a fraction with its 95 % interval, which is not empty where all or none are hits.
+def wilson(hits: float, total: int) -> Estimate:
+    """Return a fraction with its 95 % interval, which is not empty where all or none are hits; a tie is half a hit.
 
     Paper: Wilson 1927
     """

@@ -16,7 +16,7 @@ from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION
 
 _VERBS = {
     "checkpoint of pretrain": "pretrain", "model of finetune": "finetune", "search index": "index", "corpus": "corpus",
-    "export": "export",
+    "export": "export", "probe": "probe",
 }  # fmt: skip
 """The kinds of artifacts that are the output of a verb; the others are their parts."""
 _PARTS = frozenset({"prepared", "cells", "work", "checkpoints", "evaluation"})

@@ -32,6 +32,7 @@ _MOST_LABELED, _LONGEST_LABEL = 8, 16
 _BAR_ROW, _BAR = 26.0, 16.0
 _STEP_ROW, _STEP = 38.0, 14.0
 _LONGEST_NAME = 24
+_LINK_ROW, _FAINTEST = 20.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,26 @@ def waterfall(title: str, rows: Sequence[WaterfallRow]) -> Markup:
             element("rect", class_="removed", x=WIDTH * row.left, y=top + 19, width=WIDTH * row.removed, height=_STEP),
         ]
     return _svg(title, parts, len(rows) * _STEP_ROW)
+
+
+def link_chart(title: str, left: Sequence[str], right: Sequence[str], weights: Sequence[Sequence[float]]) -> Markup:
+    """Return a figure with lines from the names on the left to those on the right.
+
+    A line is as opaque as its weight, which is between 0 and 1. Lines of less than a twentieth are left out.
+    """
+    start, end = 0.42 * WIDTH, 0.58 * WIDTH
+    parts = []
+    for i, row in enumerate(weights):
+        for j, weight in enumerate(row):
+            if weight >= _FAINTEST:
+                y1, y2 = (_LINK_ROW * (index + 0.5) for index in (i, j))
+                opacity = f"{min(1.0, weight):.2f}"
+                parts.append(element("line", class_="line c0", x1=start, x2=end, y1=y1, y2=y2, stroke_opacity=opacity))
+    for names, x, anchor in ((left, start - 6, "end"), (right, end + 6, "start")):
+        for i, name in enumerate(names):
+            text = shorten(name, _LONGEST_NAME)
+            parts.append(element("text", text, x=x, y=_LINK_ROW * (i + 0.5) + 4, text_anchor=anchor))
+    return _figure(title, parts, height=_LINK_ROW * max(len(left), len(right), 1))
 
 
 def legend(entries: Sequence[tuple[str, Marker, bool]]) -> Markup:

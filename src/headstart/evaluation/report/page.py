@@ -29,7 +29,7 @@ def write(facts: Evaluation, folder: Path | Staging) -> Path:
 
 def as_html(facts: Evaluation) -> str:
     """Return the page as HTML that needs no other file and no script."""
-    return render(_TEMPLATE, facts=facts, summary=summary(facts), sections=sections(facts), page_table=_page_table)
+    return render(_TEMPLATE, facts=facts, summary=summary(facts), sections=sections(facts), page_table=page_table)
 
 
 def as_markdown(facts: Evaluation) -> str:
@@ -43,14 +43,15 @@ def as_markdown(facts: Evaluation) -> str:
 
 def as_json(facts: Evaluation) -> str:
     """Return the facts as JSON at full precision; what is not defined is null."""
-    return json.dumps(_plain(asdict(facts)), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(plain_json(asdict(facts)), ensure_ascii=False, indent=1) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
+    """Return a value whose numbers JSON can hold: NaN and infinities become None."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -73,5 +74,6 @@ def _shown(text: str) -> Markdown:
     return code(text) if isinstance(text, Quoted) else escape(text)
 
 
-def _page_table(table: ReportTable) -> PageTable:
+def page_table(table: ReportTable) -> PageTable:
+    """Return a table of a section in the form that pages draw."""
     return PageTable(table.header, table.rows, table.numeric, caption=table.caption, has_row_names=True)

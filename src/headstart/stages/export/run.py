@@ -23,6 +23,7 @@ from headstart.stages.export.format import ExportFormat
 from headstart.stages.export.settings import ExportSettings
 from headstart.stages.export.source import Source
 from headstart.stages.runs import manifest
+from headstart.stages.runs.folder import require_free
 from headstart.stages.runs.manifest import FinetuneManifest
 from headstart.stages.runs.result import Table
 
@@ -44,7 +45,7 @@ def run(model: Path, output: Path | None, settings: ExportSettings, quiet: bool 
     target = output or model.with_name(f"{model.resolve().name}-{settings.to}")
     kind: type[ExportFormat] = registry.resolve("exports", settings.to)
     form = kind(settings)
-    _require_free(target, model, settings.overwrite)
+    require_free(target, KIND, [model], settings.overwrite)
     facts = manifest.read_any(model)
     if not isinstance(facts, FinetuneManifest):
         raise ArtifactError(
@@ -130,19 +131,6 @@ def _runner(form: ExportFormat, folder: Path, source: Source, threads: int) -> R
 def is_weights(path: Path) -> bool:
     """True for the files of a network: weights and graphs, not tokenizers and configs."""
     return path.suffix in (".safetensors", ".onnx", ".data", ".bin", ".xml")
-
-
-def _require_free(target: Path, model: Path, overwrite: bool) -> None:
-    """Refuse to replace anything but an earlier export."""
-    if target.resolve() == model.resolve():
-        raise ArtifactError(f"the output {target} is also the model", do="Choose another output")
-    if not target.exists():
-        return
-    is_export = artifact.is_complete(target) and artifact.read_manifest(target).get("kind") == KIND
-    if not is_export:
-        raise ArtifactError(f"{target} exists already and is not an export", do="Choose another output")
-    if not overwrite:
-        raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite")
 
 
 def table(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,25 @@ def _read_begun(path: Path) -> dict[str, Any]:
         with suppress(HeadstartError):
             return config.parse(path)
     return {}
+
+
+def require_free(target: Path, kind: str, inputs: Sequence[Path], overwrite: bool) -> None:
+    """Refuse to replace anything but an earlier artifact of the same kind, and that only if `overwrite` is set.
+
+    Args:
+        target: the folder to create.
+        kind: the kind of the artifact.
+        inputs: folders that are read, which the target must not replace.
+        overwrite: replace an earlier artifact.
+    """
+    if any(target.resolve() == path.resolve() for path in inputs):
+        raise ArtifactError(f"the output {target} is also the model", do="Choose another output")
+    if not target.exists():
+        return
+    if not artifact.is_complete(target) or artifact.read_manifest(target).get("kind") != kind:
+        raise ArtifactError(f"{target} exists already and is not an output of `headstart {kind}`", do="Choose another output")
+    if not overwrite:
+        raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite")
 
 
 class RunFolder:

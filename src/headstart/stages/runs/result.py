@@ -12,6 +12,7 @@ folder is expected.
 from __future__ import annotations
 
 import html
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.core import artifact, renames
-from headstart.core.errors import HeadstartError, ResourceError
+from headstart.core.errors import ArtifactError, HeadstartError, ResourceError
 
 if TYPE_CHECKING:
     import pandas
@@ -266,6 +267,47 @@ class ExportRun(Run):
     def summary(self) -> str:
         """Return the text that `headstart export` prints."""
         from headstart.stages.export import run as stage
+
+        return stage.summary(self.path)
+
+
+class ProbeRun(Run):
+    """The result of `headstart.probe`: a page, tables, and all numbers."""
+
+    @property
+    def page(self) -> Path:
+        """The page as HTML."""
+        return self.path / "probe.html"
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The models and the settings."""
+        facts = self.manifest["probe"]
+        return {"models": facts["models"], **facts["settings"]}
+
+    @cached_property
+    def scores(self) -> Table:
+        """The main figures with their intervals and baselines, one row for each model and measure."""
+        return Table(self.manifest["probe"]["scores"])
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """All numbers, as in `probe.json`."""
+        numbers: dict[str, Any] = json.loads((self.path / "probe.json").read_text(encoding="utf-8"))
+        return numbers
+
+    def table(self, name: str) -> Table:
+        """Return the rows of a Parquet file of the folder, such as "minimal_pairs"."""
+        from pyarrow import parquet
+
+        names = sorted(path.stem for path in self.path.glob("*.parquet"))
+        if name not in names:
+            raise ArtifactError(f"{self.path} has no table {name!r}", allowed=f"Its tables: {', '.join(names)}")
+        return Table(parquet.read_table(str(self.path / f"{name}.parquet")).to_pylist())
+
+    def summary(self) -> str:
+        """Return the text that `headstart probe` prints."""
+        from headstart.stages.probe import run as stage
 
         return stage.summary(self.path)
 

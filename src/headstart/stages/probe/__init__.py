@@ -1,0 +1,1 @@
+"""`headstart probe`: what a network knows, one page over several models."""

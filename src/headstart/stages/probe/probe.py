@@ -1,0 +1,148 @@
+"""What every probe does: measure a network, and report what was measured of all models beside each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headstart.core import registry
+from headstart.core.errors import DataError
+from headstart.core.randomness import permute
+from headstart.evaluation.intervals import Estimate
+from headstart.evaluation.report.content import ReportSection
+from headstart.stages.probe.network import ProbedNetwork
+from headstart.stages.probe.settings import ProbeSettings
+from headstart.tasks import tables
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a probe measured of one model, and of the same network untrained."""
+
+    model: str
+    family: str
+    trained: Any
+    untrained: Any
+
+
+@dataclass(frozen=True)
+class ProbeScore:
+    """One figure of a model: a fraction, its interval, and the same figure of the baselines."""
+
+    model: str
+    measure: str
+    estimate: Estimate
+    baselines: dict[str, float | None]
+    """The figure of a baseline by its name: `untrained`, or another that the probe has."""
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """The results of one probe over all models."""
+
+    scores: Sequence[ProbeScore]
+    """The main figures."""
+    sections: Sequence[ReportSection]
+    """What the page shows."""
+    numbers: dict[str, Any]
+    """Everything as plain JSON types."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Rows by the name of the Parquet file, without its suffix."""
+
+
+class Probe:
+    """Base class of the probes. A probe is built once and measures each network by itself."""
+
+    paper: ClassVar[str] = ""
+    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    """The families in which the probe has a meaning."""
+    needs_head: ClassVar[bool] = True
+    """Whether the probe reads the predictions of a language-model head."""
+
+    def __init__(self, settings: ProbeSettings) -> None:
+        """Keep the settings; data is read by `prepare`."""
+        self.settings = settings
+
+    def prepare(self) -> str | None:
+        """Read the data of the probe, and return the reason if there is none; called before any network is opened."""
+        return None
+
+    def reason_against(self, network: ProbedNetwork) -> str | None:
+        """Return why the probe has no meaning for a network, or None if it has one."""
+        if network.family not in self.families:
+            return (
+                f"it has a meaning for the families {' and '.join(self.families)}, and this is one of {network.family}"
+            )
+        if self.needs_head and not network.has_head:
+            return (
+                "the checkpoint has no language-model head, as it was not trained to predict tokens or was fine-tuned"
+            )
+        return None
+
+    def measure(self, network: ProbedNetwork) -> Any:
+        """Return what the probe finds in a network."""
+        raise NotImplementedError
+
+    def report(self, measured: Sequence[Measured]) -> ProbeReport:
+        """Return the results of all models."""
+        raise NotImplementedError
+
+
+def data_file(name: str) -> Path | None:
+    """Return a file of the data folder (`HEADSTART_DATA`, or `data`), or None if it does not exist."""
+    path = Path(os.environ.get("HEADSTART_DATA") or "data") / name
+    return path if path.is_file() else None
+
+
+def read_table(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows of a table as dictionaries; raises if there are none or a required column is missing.
+
+    Args:
+        path: a Parquet, Arrow, CSV, TSV or JSON file.
+        required: columns that the table needs.
+        optional: columns that are read where they exist.
+    """
+    table, _ = tables.read(path, text_columns=[*required])
+    missing = next((name for name in required if name not in table.column_names), None)
+    if missing is not None:
+        raise DataError(
+            f"{path} has no column {missing!r}{registry.suggest(missing, table.column_names)}",
+            allowed=f"This probe reads the columns {', '.join(required)}"
+            + (f" and, where they exist, {', '.join(optional)}" if optional else ""),
+            do="Rename the columns of the file",
+        )
+    selected = [name for name in (*required, *optional) if name in table.column_names]
+    rows: list[dict[str, Any]] = table.select(selected).to_pylist()
+    if not rows:
+        raise DataError(f"{path} has no rows", do="Pass another file")
+    return rows
+
+
+def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows of a table of texts as `read_table` does; raises if a required cell is not a text."""
+    rows = read_table(path, required, optional)
+    for number, row in enumerate(rows, start=1):
+        empty = next((name for name in required if not isinstance(row[name], str) or not row[name].strip()), None)
+        if empty is not None:
+            raise DataError(f"{path}, row {number}: {empty!r} is not a text", do="Complete or remove the row")
+    return rows
+
+
+def sample(count: int, limit: int, seed: int, purpose: str) -> list[int]:
+    """Return the indices of at most `limit` of `count` rows, in ascending order; a larger limit adds rows to them."""
+    if count <= limit:
+        return list(range(count))
+    return sorted(permute(np.arange(limit), count, seed, 0, purpose).tolist())
+
+
+def percent(estimate: Estimate, sign: str = "") -> str:
+    """Return a fraction × 100 with its interval; `sign` is `+` for a difference."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "–"
+    value, low, high = (f"{100 * number:{sign}.1f}" for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"

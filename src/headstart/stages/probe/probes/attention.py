@@ -1,0 +1,328 @@
+"""Attention: what each head looks at, and which relations of grammar heads find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from headstart.core.errors import DataError
+from headstart.core.pages.charts import link_chart
+from headstart.evaluation.intervals import Estimate, bootstrap_mean, wilson
+from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
+from headstart.stages.probe.attention_maps import (
+    HEAD_MEASURES,
+    Maps,
+    attention_maps,
+    head_measures,
+    most_attended,
+    over_words,
+    tokenize_words,
+)
+from headstart.stages.probe.network import ProbedNetwork
+from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file, percent, sample
+from headstart.stages.probe.treebank import Tree, read_lines, read_trees
+from headstart.tasks.table_files import SUFFIXES
+
+_TREEBANK = "tasks/ud-ewt-trees/test.parquet"
+_SENTENCES = 300
+_FEWEST_EDGES = 30
+"""Edges of a relation that is scored."""
+_DRAWN_HEADS, _DRAWN_WORDS = 6, (7, 14)
+_SHOWN_MEASURES = {
+    "first": "attention to the first token ([CLS], or the start of the text)",
+    "last": "attention to the last token ([SEP])",
+    "previous": "attention to the previous token",
+    "next": "attention to the next token",
+    "entropy": "entropy, in nats",
+}
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of one relation: which heads find them, in both directions, and how far apart the words are."""
+
+    hits: npt.NDArray[np.bool_]
+    """(edges, 2 × layers × heads): first from the dependent to its head, then from the head to its dependent."""
+    offsets: npt.NDArray[np.int64]
+    """(edges,): position of the head minus that of the dependent."""
+    is_first_half: npt.NDArray[np.bool_]
+    """(edges,): whether the edge belongs to the half of the sentences that chooses the head for the other."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    measures: Maps
+    """(layers, heads, measures), means over sentences."""
+    relations: dict[str, _Edges]
+    drawn: list[tuple[list[str], Maps]]
+    """Sentences to draw, each with its maps over words."""
+    sentences: int
+
+
+@dataclass(frozen=True)
+class RelationScore:
+    """How well the best head finds a relation, beside the best fixed offset; both are chosen on other sentences."""
+
+    relation: str
+    edges: int
+    head: str
+    accuracy: Estimate
+    offset: int
+    offset_accuracy: float
+    lead: Estimate
+
+
+class Attention(Probe):
+    """Describe every attention head, and score heads as finders of grammatical relations against fixed offsets.
+
+    Reads a treebank, by default English UD: the columns `tokens`, `heads` (1 is the first token, 0 the root) and
+    `relations`. With `--text`, a table with these columns replaces it; the lines of a text file are sentences to draw.
+    """
+
+    paper: ClassVar[str] = "Clark et al. 2019, What Does BERT Look At?"
+    needs_head: ClassVar[bool] = False
+
+    def prepare(self) -> str | None:
+        """Read the treebank and the sentences to draw."""
+        own = None if self.settings.text is None else Path(self.settings.text)
+        is_table = own is not None and own.suffix.lower() in SUFFIXES
+        path = own if is_table else data_file(_TREEBANK)
+        lines = read_lines(own) if own is not None and not is_table else []
+        if path is None and not lines:
+            return f"there is no {_TREEBANK} in the data folder; set HEADSTART_DATA to it, or pass sentences as --text"
+        trees = [Tree(words, [], []) for words in lines] if path is None else read_trees(path)
+        limit = self.settings.limit or _SENTENCES
+        self.trees = [trees[i] for i in sample(len(trees), limit, self.settings.seed, "attention sentences")]
+        self.source = str(own if path is None or is_table else _TREEBANK)
+        fitting = (tree.words for tree in trees if _DRAWN_WORDS[0] <= len(tree.words) <= _DRAWN_WORDS[1])
+        self.drawn = lines[:3] or [next(fitting, trees[0].words)]
+        return None
+
+    def measure(self, network: ProbedNetwork) -> _Found:
+        """Return the measures of all heads, the edges that they find, and the maps of the drawn sentences."""
+        tokenized = [(i, tokenize_words(network, tree.words)) for i, tree in enumerate(self.trees)]
+        usable = [(i, sentence) for i, sentence in tokenized if sentence is not None]
+        if not usable:
+            raise DataError(f"no sentence of {self.source} fits {network.name}", do="Pass shorter sentences")
+        measures: list[Maps] = []
+        found: dict[str, list[tuple[npt.NDArray[np.bool_], int, bool]]] = {}
+        for index, maps in attention_maps(network, [sentence for _, sentence in usable]):
+            i, sentence = usable[index]
+            measures.append(head_measures(maps, sentence.words))
+            top = most_attended(over_words(maps, sentence.words))
+            for relation, dependent, head in self.trees[i].edges():
+                hits = np.concatenate([(top[..., dependent] == head).ravel(), (top[..., head] == dependent).ravel()])
+                found.setdefault(relation, []).append((hits, head - dependent, i % 2 == 0))
+        relations = {
+            name: _Edges(*(np.array(part) for part in zip(*edges, strict=True)))
+            for name, edges in sorted(found.items(), key=lambda item: -len(item[1]))
+            if len(edges) >= _FEWEST_EDGES
+        }
+        return _Found(np.mean(measures, axis=0), relations, self._draw(network), len(usable))
+
+    def _draw(self, network: ProbedNetwork) -> list[tuple[list[str], Maps]]:
+        drawn = [(words, tokenize_words(network, words)) for words in self.drawn]
+        fitting = [(words, sentence) for words, sentence in drawn if sentence is not None]
+        maps = dict(attention_maps(network, [sentence for _, sentence in fitting]))
+        return [(words, over_words(maps[i], sentence.words)) for i, (words, sentence) in enumerate(fitting)]
+
+    def report(self, measured: Sequence[Measured]) -> ProbeReport:
+        """Return the measures of heads, the scores of relations, and drawings."""
+        scored = {
+            each.model: (_score_all(each.trained, each.family), _score_all(each.untrained, each.family))
+            for each in measured
+        }
+        scores = [_mean_score(each.model, *scored[each.model]) for each in measured if scored[each.model][0]]
+        sections = [_warning(self.source)]
+        for each in measured:
+            trained, untrained = scored[each.model]
+            if trained:
+                sections.append(_relation_section(each.model, trained, untrained))
+            sections += [_measure_section(each), _drawing_section(each, trained)]
+        numbers = {
+            each.model: {
+                "sentences": each.trained.sentences,
+                "heads": _head_rows(each),
+                "relations": [asdict(score) for score in scored[each.model][0]],
+                "untrained_relations": [asdict(score) for score in scored[each.model][1]],
+            }
+            for each in measured
+        }
+        tables = {
+            "attention-heads": [{"model": each.model, **row} for each in measured for row in _head_rows(each)],
+            "attention-relations": [
+                {"model": model, **_flat(score), "untrained_accuracy": _accuracies(pair[1]).get(score.relation)}
+                for model, pair in scored.items()
+                for score in pair[0]
+            ],
+        }
+        tables = {name: rows for name, rows in tables.items() if rows}
+        return ProbeReport(scores, sections, {"data": self.source, "models": numbers}, tables)
+
+
+def _score_all(found: _Found, family: str) -> list[RelationScore]:
+    heads = found.measures.shape[1]
+    scores = (_score(name, edges, heads, family) for name, edges in found.relations.items())
+    return [score for score in scores if score is not None]
+
+
+def _score(relation: str, edges: _Edges, heads: int, family: str) -> RelationScore | None:
+    """Score a relation: each half of the sentences is scored with the head and the offset that the other half prefers.
+
+    In a decoder a word sees only those before it, so each edge is scored from its later word alone.
+    """
+    hits, offsets = edges.hits, edges.offsets
+    half = hits.shape[1] // 2
+    if family == "decoder":
+        hits = np.where(offsets[:, None] < 0, hits[:, :half], hits[:, half:])
+        offsets = -abs(offsets)
+    points, offset_points = np.zeros(len(hits)), np.zeros(len(hits))
+    for part in (edges.is_first_half, ~edges.is_first_half):
+        if not part.any() or part.all():
+            return None
+        points[~part] = hits[~part, int(hits[part].sum(0).argmax())]
+        offset_points[~part] = offsets[~part] == _commonest(offsets[part])
+    best = int(hits.sum(0).argmax())
+    direction = "" if family == "decoder" else ", from dependent" if best < half else ", from head"
+    layer, head = divmod(best % half, heads)
+    return RelationScore(
+        relation,
+        len(hits),
+        f"layer {layer + 1}, head {head + 1}{direction}",
+        wilson(float(points.sum()), len(points)),
+        _commonest(offsets),
+        float(offset_points.mean()),
+        bootstrap_mean((points - offset_points).tolist()),
+    )
+
+
+def _commonest(offsets: npt.NDArray[np.int64]) -> int:
+    return Counter(offsets.tolist()).most_common(1)[0][0]
+
+
+def _accuracies(scores: Sequence[RelationScore]) -> dict[str, float | None]:
+    return {score.relation: score.accuracy.value for score in scores}
+
+
+def _mean_score(model: str, trained: Sequence[RelationScore], untrained: Sequence[RelationScore]) -> ProbeScore:
+    """Return means over relations: of the best heads, of the best offsets, and of the untrained network's heads."""
+    mean = float(np.mean([score.accuracy.value or 0.0 for score in trained]))
+    offset = float(np.mean([score.offset_accuracy for score in trained]))
+    without = float(np.mean([score.accuracy.value or 0.0 for score in untrained])) if untrained else None
+    measure = f"best heads, mean of {len(trained)} relations"
+    return ProbeScore(model, measure, Estimate(mean), {"untrained": without, "best_offset": offset})
+
+
+def _warning(source: str) -> ReportSection:
+    notes = [
+        f"Sentences: {source}. Attention weights show which words a head reads from. They do not show what it does "
+        "with them, nor that a prediction depends on it: other weights can give the same prediction (Jain & Wallace "
+        "2019), and whether weights explain anything depends on what is asked of an explanation (Wiegreffe & Pinter "
+        "2019).",
+    ]
+    return ReportSection("Attention", notes)
+
+
+def _relation_section(
+    model: str, trained: Sequence[RelationScore], untrained: Sequence[RelationScore]
+) -> ReportSection:
+    notes = [
+        "How often the word that a head attends to most is the other end of a dependency. The head with its "
+        "direction, and the offset, are chosen on one half of the sentences and scored on the other, both ways round: "
+        "among many heads one is good by chance on the sentences that chose it. The named head and offset are the best "
+        "over all sentences. The lead is over the best fixed offset (95 % interval, bootstrap over edges). The last "
+        "column is the best head of the same network untrained.",
+    ]
+    without = _accuracies(untrained)
+    rows = [
+        [
+            Quoted(score.relation), f"{score.edges:,}", score.head, percent(score.accuracy), f"{score.offset:+d}",
+            f"{100 * score.offset_accuracy:.1f}", percent(score.lead, "+"),
+            "–" if (value := without.get(score.relation)) is None else f"{100 * value:.1f}",
+        ]
+        for score in trained
+    ]  # fmt: skip
+    header = ["relation", "edges", "best head", "accuracy × 100", "offset", "offset × 100", "lead", "untrained × 100"]
+    table = ReportTable("Relations, the most frequent first", header, rows, [False, True, False, *[True] * 5])
+    return ReportSection(Quoted(f"Relations that heads of {model} find"), notes, (), [table])
+
+
+def _measure_section(each: Measured) -> ReportSection:
+    tables = []
+    for name, title in _SHOWN_MEASURES.items():
+        if name == "last" and each.family == "decoder":
+            continue
+        column = HEAD_MEASURES.index(name)
+        values, untrained = each.trained.measures[..., column], each.untrained.measures[..., column]
+        scale = 1.0 if name == "entropy" else 100.0
+        tables.append(_matrix(
+            f"{title}{'' if scale == 1 else ' × 100'}; rows are layers, columns heads (untrained: "
+            f"{scale * untrained.mean():.1f} on average)",
+            [str(i + 1) for i in range(len(values))], [str(i + 1) for i in range(values.shape[1])], scale * values,
+            "layer", 1,
+        ))  # fmt: skip
+    notes = [f"Means over the tokens of {each.trained.sentences:,} sentences."]
+    return ReportSection(Quoted(f"What heads of {each.model} look at"), notes, (), tables)
+
+
+def _drawing_section(each: Measured, scores: Sequence[RelationScore]) -> ReportSection:
+    """Draw the heads that lead their offset by the most, or the most focused heads if no relation is scored."""
+    heads: dict[tuple[int, int], str] = {}
+    for score in sorted(scores, key=lambda score: -(score.lead.value or 0.0)):
+        layer, head = (int(part.split()[1]) - 1 for part in score.head.split(", ")[:2])
+        heads.setdefault((layer, head), score.relation)
+    entropy = each.trained.measures[..., HEAD_MEASURES.index("entropy")]
+    for flat in np.argsort(entropy, axis=None).tolist():
+        layer, head = divmod(flat, entropy.shape[1])
+        heads.setdefault((layer, head), "low entropy")
+    figures: list[Markup] = []
+    tables = []
+    for words, maps in each.trained.drawn:
+        for (layer, head), why in list(heads.items())[:_DRAWN_HEADS]:
+            weights = maps[layer, head]
+            figures.append(link_chart(f"layer {layer + 1}, head {head + 1} ({why})", words, words, weights.tolist()))
+        (layer, head), why = next(iter(heads.items()))
+        caption = (
+            f"layer {layer + 1}, head {head + 1} ({why}): attention × 100 from the word of a row to that of a column"
+        )
+        tables.append(_matrix(Quoted(caption), words, words, 100 * maps[layer, head], "from", 0))
+    notes = ["Lines run from a word (left) to the words that it attends to (right). Special tokens are left out."]
+    return ReportSection(Quoted(f"Heads of {each.model} over a sentence"), notes, figures, tables)
+
+
+def _matrix(
+    caption: str, rows: Sequence[str], columns: Sequence[str], values: Maps, corner: str, decimals: int
+) -> ReportTable:
+    most = float(values.max()) or 1.0
+    body = [[Quoted(name), *(f"{v:.{decimals}f}" for v in row)] for name, row in zip(rows, values, strict=True)]
+    shades = [[round(9 * max(0.0, v) / most) for v in row] for row in values.tolist()]
+    return ReportTable(caption, [corner, *map(Quoted, columns)], body, [False, *[True] * len(columns)], shades)
+
+
+def _head_rows(each: Measured) -> list[dict[str, Any]]:
+    trained, untrained = each.trained.measures, each.untrained.measures
+    return [
+        {
+            "layer": layer + 1, "head": head + 1,
+            **dict(zip(HEAD_MEASURES, trained[layer, head].tolist(), strict=True)),
+            **{f"untrained_{n}": v for n, v in zip(HEAD_MEASURES, untrained[layer, head].tolist(), strict=True)},
+        }
+        for layer in range(trained.shape[0])
+        for head in range(trained.shape[1])
+    ]  # fmt: skip
+
+
+def _flat(score: RelationScore) -> Mapping[str, Any]:
+    return {
+        "relation": score.relation, "edges": score.edges, "head": score.head, "accuracy": score.accuracy.value,
+        "accuracy_low": score.accuracy.low, "accuracy_high": score.accuracy.high, "offset": score.offset,
+        "offset_accuracy": score.offset_accuracy, "lead": score.lead.value, "lead_low": score.lead.low,
+        "lead_high": score.lead.high,
+    }  # fmt: skip

@@ -1,0 +1,153 @@
+"""Probe one or more models: every probe on each of them and on the same network untrained, and one page over all.
+
+The models are opened one after another, so that two networks are never in memory together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from headstart.checkpoint.names import pin
+from headstart.core import artifact, registry
+from headstart.core.errors import ArtifactError, DataError, RecipeError
+from headstart.core.log import logger
+from headstart.evaluation.cost import Meter
+from headstart.stages.probe import page
+from headstart.stages.probe.network import ProbedCheckpoint, ProbedNetwork
+from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
+from headstart.stages.probe.settings import ProbeSettings
+from headstart.stages.runs.folder import require_free
+from headstart.stages.runs.result import Table
+
+KIND = "probe"
+
+
+def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, quiet: bool = False) -> Path:
+    """Probe models and return the folder with the page, the tables and the numbers.
+
+    Args:
+        models: local folders, names on the Hub, or `pypi:name`.
+        output: the folder to create; None for one beside the first model, such as `runs/mini-probe`.
+        settings: which probes run, and on what.
+        quiet: log no progress.
+    """
+    _require_models(models)
+    probes = _build(settings)
+    target = output or _beside(models[0])
+    checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
+    require_free(target, KIND, [checkpoint.folder for checkpoint in checkpoints], settings.overwrite)
+    skipped = {name: reason for name, probe in probes.items() if (reason := probe.prepare()) is not None}
+    notes = [f"{name}: {reason}." for name, reason in skipped.items()]
+    probes = {name: probe for name, probe in probes.items() if name not in skipped}
+    parents = {f"model {number}": artifact.identity(each.folder) for number, each in enumerate(checkpoints, start=1)}
+    with (
+        Meter(energy=False) as meter,
+        artifact.staged(target, KIND, parents=parents, seed=settings.seed) as staging,
+    ):
+        measured: dict[str, list[Measured]] = {name: [] for name in probes}
+        for checkpoint in checkpoints:
+            notes += _measure(checkpoint, probes, measured, quiet)
+        reports = {name: probes[name].report(found) for name, found in measured.items() if found}
+        if not reports:
+            raise ArtifactError(
+                f"no probe applies to {', '.join(models)}: {' '.join(notes)}", do="Pass another model or other data"
+            )
+        names = [checkpoint.name for checkpoint in checkpoints]
+        facts = _facts(names, settings, reports, notes)
+        page.write(names, reports, notes, facts, staging)
+        _write_tables(reports, staging.path)
+        staging.facts |= {"probe": facts, "cost": meter.tag().to_dict()}
+    return target
+
+
+def summary(folder: Path) -> str:
+    """Return the main figures of the probes and the path of the page as text."""
+    facts = artifact.read_manifest(folder)["probe"]
+    return "\n".join([repr(table(folder)), *facts["notes"], f"page: {folder / page.HTML}"])
+
+
+def table(folder: Path) -> Table:
+    """Return the main figures, one row for each: value, interval and baselines."""
+    return Table(artifact.read_manifest(folder)["probe"]["scores"])
+
+
+def _require_models(models: Sequence[str]) -> None:
+    if not models:
+        raise RecipeError("no model is given", do="Pass a folder, a name on the Hub, or pypi:NAME")
+    twice = next((name for name in models if models.count(name) > 1), None)
+    if twice is not None:
+        raise RecipeError(f"the model {twice} is given twice", do="Remove one of the two")
+
+
+def _build(settings: ProbeSettings) -> dict[str, Probe]:
+    if settings.text is not None and len(settings.probes) != 1:
+        raise RecipeError(
+            f"--text is set, and {len(settings.probes) or 'no'} probes are named",
+            allowed="Each probe reads another kind of file",
+            do="Name the probe that reads it, such as `headstart probe MODEL minimal_pairs --text pairs.csv`",
+        )
+    names = settings.probes or registry.names("probes")
+    return {name: registry.resolve("probes", name)(settings) for name in names}
+
+
+def _beside(model: str) -> Path:
+    """Return the default output: beside a local model, in `runs` for one of the Hub or of a package."""
+    if Path(model).is_dir():
+        return Path(model).with_name(f"{Path(model).resolve().name}-probe")
+    return Path("runs") / f"{re.split('[/:]', model)[-1].replace('@', '-')}-probe"
+
+
+def _measure(
+    checkpoint: ProbedCheckpoint, probes: Mapping[str, Probe], measured: dict[str, list[Measured]], quiet: bool
+) -> list[str]:
+    """Run the probes on a checkpoint and its untrained network; return the reasons of those that do not apply."""
+    trained = checkpoint.trained()
+    reasons = {name: probe.reason_against(trained) for name, probe in probes.items()}
+    applicable = {name: probe for name, probe in probes.items() if reasons[name] is None}
+    found, has_head = _run_all(trained, applicable, "", quiet), trained.has_head
+    del trained  # before the next network is built
+    if applicable:
+        untrained = _run_all(checkpoint.untrained(has_head), applicable, ", untrained", quiet)
+        for name in applicable:
+            measured[name].append(Measured(checkpoint.name, checkpoint.family, found[name], untrained[name]))
+    return [f"{name} was left out for {checkpoint.name}: {reason}." for name, reason in reasons.items() if reason]
+
+
+def _run_all(network: ProbedNetwork, probes: Mapping[str, Probe], suffix: str, quiet: bool) -> dict[str, Any]:
+    found = {}
+    for name, probe in probes.items():
+        if not quiet:
+            logger.info(f"probe: {name} of {network.name}{suffix}")
+        found[name] = probe.measure(network)
+    return found
+
+
+def _facts(
+    names: Sequence[str], settings: ProbeSettings, reports: Mapping[str, ProbeReport], notes: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "models": list(names),
+        "settings": settings.model_dump(exclude={"overwrite"}),
+        "scores": [_score_row(name, score) for name, report in reports.items() for score in report.scores],
+        "notes": list(notes),
+    }
+
+
+def _score_row(name: str, score: ProbeScore) -> dict[str, Any]:
+    return {"model": score.model, "probe": name, "measure": score.measure, **asdict(score.estimate), **score.baselines}
+
+
+def _write_tables(reports: Mapping[str, ProbeReport], folder: Path) -> None:
+    for report in reports.values():
+        for name, rows in report.tables.items():
+            try:
+                pa.parquet.write_table(pa.Table.from_pylist(rows), str(folder / f"{name}.parquet"))
+            except UnicodeEncodeError as error:
+                raise DataError(f"a text of the data is not valid Unicode ({error})", do="Repair the file") from error

@@ -1,0 +1,74 @@
+"""Likelihoods of texts against a second computation of them, one token at a time, and against minicons."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from minicons import scorer
+
+from headstart.core.errors import DataError
+from headstart.stages.probe.likelihood import log_likelihoods
+
+
+def one_by_one(network, text, within_words=True):
+    """The log-likelihood of a text, with one forward pass for each token and the logits of all positions."""
+    tokenizer, total = network.tokenizer, 0.0
+    if network.family == "decoder":
+        ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
+        for end in range(1, len(ids)):
+            logits = network.model(input_ids=torch.tensor([ids[:end]])).logits[0, -1]
+            total += float(logits.log_softmax(-1)[ids[end]])
+        return total
+    encoded = tokenizer(text)
+    words = encoded.word_ids()
+    for i, word in enumerate(words):
+        if word is not None:
+            ids = torch.tensor([encoded["input_ids"]])
+            hidden = [j for j in range(i, len(words)) if words[j] == word] if within_words else [i]
+            ids[0, hidden] = tokenizer.mask_token_id
+            total += float(network.model(input_ids=ids).logits[0, i].log_softmax(-1)[encoded["input_ids"][i]])
+    return total
+
+
+@pytest.fixture(params=["encoder", "modernbert", "decoder"])
+def network(request, network_of, checkpoint, decoder_folder):
+    folders = {"encoder": "bert", "modernbert": "modernbert"}
+    return network_of(checkpoint(folders[request.param]) if request.param in folders else decoder_folder)
+
+
+@torch.no_grad()
+def test_batches_give_what_single_tokens_give(network, sentences):
+    expected = [one_by_one(network, text) for text in sentences]
+    assert log_likelihoods(network, sentences) == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_the_later_tokens_of_a_word_are_hidden(network_of, encoder_folder):
+    network, word = network_of(encoder_folder), "Nebuchadnezzar"
+    assert len(network.tokenizer(word, add_special_tokens=False)["input_ids"]) > 2
+    (value,) = log_likelihoods(network, [word])
+    assert value == pytest.approx(one_by_one(network, word), abs=1e-4)
+    assert abs(value - one_by_one(network, word, within_words=False)) > 1e-3
+
+
+def test_equal_tokens_give_exactly_the_same_value_in_any_batch(network, sentences):
+    first, *_, last = log_likelihoods(network, [sentences[0], *sentences[1:] * 3, sentences[0]])
+    assert first == last
+
+
+def test_a_text_that_is_too_long_is_named(network):
+    with pytest.raises(DataError, match=r"'in in .* tokens, and .* takes at most"):
+        log_likelihoods(network, ["in " * 5000])
+
+
+def test_minicons_gives_the_same_values(network, sentences):
+    if network.family == "decoder":
+        reference = scorer.IncrementalLMScorer(network.model, "cpu", tokenizer=network.tokenizer)
+        expected = reference.sequence_score(sentences, reduction=lambda x: x.sum(0).item(), bos_token=True)
+    else:
+        reference = scorer.MaskedLMScorer(network.model, "cpu", tokenizer=network.tokenizer)
+        # Encoded here, as minicons calls a method of tokenizers that transformers 5 removed.
+        encoded = [network.tokenizer([text]) for text in sentences]
+        settings = {"reduction": lambda x: x.sum(0).item(), "PLL_metric": "within_word_l2r"}
+        expected = [value for text in encoded for value in reference.sequence_score(text, **settings)]
+    assert log_likelihoods(network, sentences) == pytest.approx(expected, abs=1e-4)
