@@ -41,8 +41,8 @@ licenses:    ## write docs/licenses.md, the license of every dependency; needs t
 	$(PYTHON) docs/make_licenses.py
 audit:       ## look up known vulnerabilities of the locked versions; needs access to an advisory database
 	uvx pip-audit --requirement .ci/requirements.txt --disable-pip --require-hashes
-docs:        ## write the generated pages: docs/help.md, docs/support.md and docs/tree.md
-	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_tree.py
+docs:        ## write the generated pages: docs/help.md, docs/support.md, docs/reference and docs/tree.md
+	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_reference.py && $(PYTHON) docs/make_tree.py
 site:        ## build the documentation into site/; a warning is an error; needs the extra `site`
 	$(PYTHON) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --jobs auto --quiet docs site
 release:     ## build, check and hash what is published, into dist/; two builds must be equal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +28,7 @@ html_title = "Headstart"
 html_logo = html_favicon = "assets/logo.svg"
 html_static_path = ["assets"]
 html_css_files = ["site.css"]
-html_copy_source = False
+html_copy_source = html_use_index = False
 html_show_sphinx = False
 html_theme_options = {"sidebar_hide_name": False}
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
@@ -73,8 +74,17 @@ def depart_file(self: Any, node: nodes.Element) -> None:
     self.body.append(self.context.pop())
 
 
+def improve_access(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Let the keyboard scroll wide code and tables, and give the captions of the navigation a level."""
+    body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = re.sub(r'<div class="table-wrapper', r'<div tabindex="0" class="table-wrapper', body)
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the functions above."""
     app.connect("source-read", add_navigation)
+    app.connect("html-page-context", improve_access, priority=900)  # after the theme's own
     app.add_node(addnodes.download_reference, override=True, html=(visit_file, depart_file))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -78,8 +78,8 @@ def license_of(package: Distribution) -> str:
     kinds = [line.split(" :: ")[-1] for line in metadata.get_all("Classifier") or [] if line.startswith("License ::")]
     if specific := [kind for kind in kinds if kind != "OSI Approved"]:
         return ", ".join(specific)
-    text = str(metadata.get("License") or "").strip()
-    return text if 0 < len(text) <= LONGEST and "\n" not in text else "see its license file"
+    first_line = str(metadata.get("License") or "").strip().partition("\n")[0].strip()
+    return first_line if 0 < len(first_line) <= LONGEST else "see its license file"
 
 
 def render() -> str:

@@ -52,6 +52,7 @@ DESCRIPTIONS = {
     "docs/navigation.yaml": "which page of the site is where",
     "docs/peft.md": "adapters through peft: networks, rates, how to load them",
     "docs/platforms.md": "Windows and macOS: what works and what does not",
+    "docs/reference": "every recipe key, every method, the Python interface (generated)",
     "docs/results": "measured results, each with the command that repeats it",
     "docs/scaling.md": "what grows with what, from a laptop to a cluster",
     "docs/serving.md": "many tasks on one body over HTTP: routes, limits, keys",
