@@ -1,6 +1,6 @@
 PYTHON ?= python
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types imports test fast coverage ci lowest requirements data quickstart faults fuzz sbom licenses audit docs clean
+.PHONY: help install lint format types imports test fast coverage ci lowest requirements data quickstart faults fuzz sbom licenses audit docs site release clean
 
 help:        ## list the targets
 	@grep -E '^[a-z]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -37,11 +37,15 @@ fuzz:        ## fuzz every parser for MINUTES (20); defects become tests in test
 	$(PYTHON) tests/attacks/fuzz/run.py --minutes $(or $(MINUTES),20)
 sbom:        ## write sbom.json, a CycloneDX list of everything that is installed
 	uvx --from cyclonedx-bom cyclonedx-py environment $(PYTHON) --pyproject pyproject.toml --output-file sbom.json
-licenses:    ## list the license of every installed package
-	uvx pip-licenses --python $(PYTHON) --from=mixed --format=markdown --with-urls
+licenses:    ## write docs/licenses.md, the license of every dependency; needs the extras installed
+	$(PYTHON) docs/make_licenses.py
 audit:       ## look up known vulnerabilities of the locked versions; needs access to an advisory database
 	uvx pip-audit --requirement .ci/requirements.txt --disable-pip --require-hashes
-docs:        ## write the generated pages: docs/help.md, docs/support.md and docs/tree.md
-	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_tree.py
+docs:        ## write the generated pages: docs/help.md, docs/support.md, docs/reference and docs/tree.md
+	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_reference.py && $(PYTHON) docs/make_tree.py
+site:        ## build the documentation into site/; a warning is an error; needs the extra `site`
+	$(PYTHON) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --jobs auto --quiet docs site
+release:     ## build, check and hash what is published, into dist/; two builds must be equal
+	.ci/release
 clean:       ## remove builds and caches; runs/ stays
 	rm -rf dist build site htmlcov .coverage .venv-ci .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .fuzz sbom.json

@@ -1,4 +1,4 @@
-"""docs/help.md agrees with the command line."""
+"""docs/help.md and docs/reference agree with the command line and the package."""
 
 from __future__ import annotations
 
@@ -53,3 +53,31 @@ def test_page_shows_arguments_options_defaults_and_sub_commands(make_help):
     assert "- `CAKE`: Which cake.\n- `[TOPPINGS...]`: What goes on it.\n" in page
     assert "- `--minutes, -m`: How long. Default: `40`.\n- `--fan / --no-fan`: With the fan.\n" in page
     assert "burn" not in page
+
+
+def test_the_reference_equals_the_package(load_script):
+    make_reference = load_script("docs/make_reference.py")
+    stale = [
+        name
+        for name, text in make_reference.pages().items()
+        if (make_reference.FOLDER / name).read_text(encoding="utf-8") != text
+    ]
+    assert not stale, f"docs/reference is stale ({', '.join(stale)}); run `make docs`"
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        ({"type": "integer", "minimum": 1}, "integer ≥ 1"),
+        (
+            {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "null"}]},
+            "number > 0, ≤ 1 or null",
+        ),
+        ({"enum": ["a", "b"]}, "`a`, `b`"),
+        ({"type": "array", "items": {"type": "string"}}, "list of text"),
+        ({"$ref": "#/$defs/Part"}, "section"),
+    ],
+)
+def test_types_of_keys_are_words(load_script, node, kind):
+    definitions = {"Part": {"type": "object", "properties": {}}}
+    assert load_script("docs/make_reference.py").kind_of(node, definitions) == kind
