@@ -109,7 +109,7 @@ def _wait_for_release(*tensors: torch.Tensor) -> None:
     A thread needs the GIL to release a tensor of Python's. If the interpreter ends first, it ends that thread, and the
     process aborts with "terminate called without an active exception".
     """
-    while any(tensor._use_count() > 1 for tensor in tensors):
+    while any(tensor._use_count() > 1 for tensor in tensors):  # type: ignore[attr-defined]
         time.sleep(0)
 
 
