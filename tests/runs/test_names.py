@@ -76,7 +76,8 @@ def test_a_killed_fine_tuning_resumes_on_its_commit_after_the_branch_moved_on(
     files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
     files.pop("recipe.yaml")
     commit = client.hub.commit("org/model", files)
-    short = (*FINETUNE, "seeds=1", "compare_with=[]", "training.save_interval_minutes=0.001")
+    small = ("seeds=1", "compare_with=[]", "data.train_rows=64", "training.budget=16 steps")
+    short = (*FINETUNE, *small, "training.save_interval_minutes=0.001")
     client.run(*short, f"model={pretrained.folder}", "output=local")
     local, named = tmp_path / "local", tmp_path / "named"
     command = (*short, "model=org/model", "output=named")
