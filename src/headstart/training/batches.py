@@ -157,9 +157,10 @@ class _CountFrom:
             step += 1
 
 
-def batches_from(step: int, batches: StepBatches, workers: int = 0) -> Iterator[list[Batch]]:
-    """Yield the micro-batches of step, step + 1, … without end, prepared by `workers` processes."""
+def batches_from(step: int, batches: StepBatches, workers: int = 0, pin: bool = False) -> Iterator[list[Batch]]:
+    """Yield the micro-batches of step, step + 1, … without end, prepared by `workers` processes, in pinned memory."""
     loader: DataLoader[list[Batch]] = DataLoader(
-        batches, batch_size=None, sampler=_CountFrom(step), num_workers=workers, prefetch_factor=2 if workers else None
-    )
+        batches, batch_size=None, sampler=_CountFrom(step), num_workers=workers,
+        prefetch_factor=2 if workers else None, pin_memory=pin,
+    )  # fmt: skip
     return iter(loader)

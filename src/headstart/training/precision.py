@@ -16,14 +16,16 @@ def cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    # ARM lists them as `Features`.
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(named, []))
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True if bf16 products run in hardware: AMX or AVX-512 BF16 on a CPU, or a GPU that supports bf16."""
+    """Return True if bf16 products run in hardware: AMX, AVX-512 BF16 or ARM's BF16 on a CPU, or such a GPU."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16"})
+    return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16", "bf16"})
 
 
 def resolve(precision: str, device: torch.device) -> str:
@@ -39,6 +41,11 @@ def dtype(precision: str) -> torch.dtype:
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the autocast context for forward passes."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def pins_memory(device: torch.device) -> bool:
+    """Return True if batches are copied to the device from pinned memory, which the host need not wait for."""
+    return device.type in ("cuda", "xpu")
 
 
 def default_device() -> torch.device:

@@ -52,6 +52,7 @@ class Stopwatch(Callback):
         self._record(loop)
 
     def _record(self, loop: Loop) -> None:
+        loop.synchronize()
         self.clock.append(time.monotonic())
         self.cpu_time.append(time.process_time())
         self.tokens.append(loop.progress.tokens)
