@@ -99,7 +99,7 @@ class Loop:
         self.phases.require_valid(self.world, settings)
         self.budget = Budget.parse(settings.budget).in_steps(phases[0].batch_size, len(phases[0].feed))
         if settings.torch_compile:
-            compilation.compile_layers(learner.module)
+            compilation.compile_layers(learner.module, precision.default_device(settings.device).type)
         self.train_step = TrainStep(learner, settings, run.seed, self.world)
         groups = learner.parameter_groups()
         self.optimizer = optimizer.build(learner.module, groups, settings)

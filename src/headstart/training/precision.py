@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from headstart.core.errors import ResourceError
+
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
@@ -48,6 +50,31 @@ def pins_memory(device: torch.device) -> bool:
     return device.type in ("cuda", "xpu")
 
 
-def default_device() -> torch.device:
-    """Return the GPU if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def default_device(name: str = "auto") -> torch.device:
+    """Return the device of a `training.device`: by default the GPU if there is one, else the CPU.
+
+    Raises:
+        ResourceError: torch cannot use that device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    available = ["cpu", *(kind for kind in ("cuda", "xpu", "mps") if getattr(torch, kind).is_available())]
+    if device.type not in available:
+        raise ResourceError(
+            f"`training.device` is {name}, but torch {torch.__version__} cannot use {device.type} on this machine",
+            allowed=f"Available here: {', '.join(available)}",
+            do=f"Set `training.device` to auto, or install a driver and a build of torch for {device.type}",
+        )
+    if device.index is not None and device.index >= getattr(torch, device.type).device_count():
+        raise ResourceError(
+            f"`training.device` is {name}, but there are {getattr(torch, device.type).device_count()} such devices",
+            allowed="Devices are counted from 0",
+            do="Set `training.device` to another one",
+        )
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device: its model for a GPU, else its type."""
+    return str(getattr(torch, device.type).get_device_name(device)) if device.type in ("cuda", "xpu") else device.type

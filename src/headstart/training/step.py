@@ -42,7 +42,7 @@ class TrainStep:
     def __init__(self, learner: Learner, settings: TrainingSettings, seed: int, world: World) -> None:
         """Move the module to its device and wrap it for data parallelism."""
         self.learner, self.settings, self.seed, self.world = learner, settings, seed, world
-        self.device = precision.default_device()
+        self.device = precision.default_device(settings.device)
         self.precision = precision.resolve(settings.precision, self.device)
         self.on_host = self.device.type == "cpu"
         """True if values of a step can be read without waiting for a device."""

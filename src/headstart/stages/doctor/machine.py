@@ -33,7 +33,7 @@ def run() -> dict[str, Any]:
     device = precision.default_device()
     return {
         "versions": artifact.versions(),
-        "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(0),
+        "device": precision.device_name(device),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
