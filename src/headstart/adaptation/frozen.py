@@ -45,8 +45,10 @@ class FrozenBody(torch.nn.Module):
         """Return the body's output, from the cache for texts seen before."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        mask = attention_mask.bool()
-        keys = [ids[row_mask].cpu().numpy().tobytes() for ids, row_mask in zip(input_ids, mask, strict=True)]
+        # One copy to the host: ids are not negative, so -1 marks the padding.
+        ids = torch.where(attention_mask.bool(), input_ids, -1).cpu()
+        mask = ids >= 0
+        keys = [row[row_mask].numpy().tobytes() for row, row_mask in zip(ids, mask, strict=True)]
         missing = [row for row, key in enumerate(keys) if key not in self.cache]
         states_of = {key: self.cache[key] for key in keys if key in self.cache}
         if missing:
@@ -62,13 +64,15 @@ class FrozenBody(torch.nn.Module):
             self.output_class = type(output)
             if torch.is_grad_enabled():
                 self.tokens_read += int(mask[missing].sum())
-            for i, row in enumerate(missing):
-                states_of[keys[row]] = states[i][mask[row]]
+            lengths = mask[missing].sum(1).tolist()
+            for row, own in zip(
+                missing, states.flatten(0, 1)[_places(mask[missing], states)].split(lengths), strict=True
+            ):
+                states_of[keys[row]] = own.clone()
                 self._store(keys[row], states_of[keys[row]])
         width = next(iter(states_of.values())).shape[-1]
         padded = torch.zeros(*input_ids.shape, width, device=input_ids.device)
-        for row, key in enumerate(keys):
-            padded[row, mask[row]] = states_of[key]
+        padded.flatten(0, 1)[_places(mask, padded)] = torch.cat([states_of[key] for key in keys]).to(padded.dtype)
         states = self.selection.pool_first(apply_top(self.top, padded, attention_mask), attention_mask)
         return output_with_states(self.body, self.output_class, states)
 
@@ -78,3 +82,8 @@ class FrozenBody(torch.nn.Module):
         if size <= self.free_bytes and key not in self.cache:
             self.cache[key] = states
             self.free_bytes -= size
+
+
+def _places(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the places of the texts' tokens in flattened rows, on the device of `like`; `mask` is on the host."""
+    return mask.flatten().nonzero().flatten().to(like.device)

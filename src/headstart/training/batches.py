@@ -159,18 +159,19 @@ class _CountFrom:
             step += 1
 
 
-def batches_from(step: int, batches: StepBatches, workers: int = 0) -> Iterator[list[Batch]]:
+def batches_from(step: int, batches: StepBatches, workers: int = 0, pin: bool = False) -> Iterator[list[Batch]]:
     """Yield the micro-batches of step, step + 1, … without end, prepared by `workers` processes.
 
     If the source has an attribute `read_ahead`, because its rows come from a store, and there are no workers, as many
-    threads prepare the next steps.
+    threads prepare the next steps. Otherwise `pin` puts the batches in pinned memory.
     """
     read_ahead = getattr(batches.feed, "read_ahead", 0)
     if read_ahead and not workers:
         return _ahead(step, batches, read_ahead)
     loader: DataLoader[list[Batch]] = DataLoader(
-        batches, batch_size=None, sampler=_CountFrom(step), num_workers=workers, prefetch_factor=2 if workers else None
-    )
+        batches, batch_size=None, sampler=_CountFrom(step), num_workers=workers,
+        prefetch_factor=2 if workers else None, pin_memory=pin,
+    )  # fmt: skip
     return iter(loader)
 
 

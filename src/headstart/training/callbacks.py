@@ -66,6 +66,7 @@ class LoggingCallback(Callback):
         progress, fraction = loop.progress, loop.fraction_done()
         if progress.step % self.logging_steps and fraction < 1:
             return
+        loop.synchronize()
         now = time.monotonic()
         speed = (progress.tokens - self._last_tokens) / max(now - self._last_time, 1e-9)
         self._last_time, self._last_tokens = now, progress.tokens

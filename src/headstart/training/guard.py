@@ -49,21 +49,26 @@ class NanGuard:
                 jsonl.drop_after(path, step)
 
     def check(
-        self, progress: Progress, loss: float, norm: float, samples: Callable[[], Sequence[Sample]], rows: RowLosses
-    ) -> bool:
-        """Return True if the optimizer may step; record a bad step or a spike together with its rows."""
-        values = {"step": progress.step + 1, "loss": loss, "gradient_norm": norm}
+        self, progress: Progress, loss: float, norm: float, samples: Callable[[], Sequence[Sample]], rows: RowLosses,
+        step: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Return True if the optimizer may step; record a bad step or a spike together with its rows.
+
+        `step` is the index of the step if it is not the one that the progress is at.
+        """
+        step = progress.step if step is None else step
+        values = {"step": step + 1, "loss": loss, "gradient_norm": norm}
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._quarantine(progress, values, samples(), rows)
             return False
         progress.bad_steps = 0
         deviations = _deviations(progress.window, loss, norm)
         if deviations:
-            searched = progress.step - progress.last_spike < _MIN_GAP and progress.last_spike > 0
+            searched = step - progress.last_spike < _MIN_GAP and progress.last_spike > 0
             losses = {} if searched else self._row_losses(rows)
             worst = dict(sorted(losses.items(), key=lambda item: -item[1])[:5])
             self._write(SPIKES, values | deviations, samples(), worst)
-            progress.last_spike = progress.step + 1
+            progress.last_spike = step + 1
         progress.window = [*progress.window[1 - WINDOW :], (loss, norm)]
         return True
 

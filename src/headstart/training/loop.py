@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from headstart.core.contracts import Learner
-from headstart.core.data import Batch
+from headstart.core.contracts import BatchSource, Learner
+from headstart.core.data import Batch, Sample
 from headstart.core.log import logger
-from headstart.training import compilation, optimizer, schedule
+from headstart.training import compilation, optimizer, precision, schedule
 from headstart.training.batches import StepBatches, batches_from
 from headstart.training.budget import Budget, Usage
 from headstart.training.callbacks import Callback, default_callbacks
@@ -23,7 +24,7 @@ from headstart.training.guard import NanGuard
 from headstart.training.interruption import StopSignal
 from headstart.training.phases import Phase, Phases, with_batch_warmup
 from headstart.training.settings import TrainingSettings
-from headstart.training.step import TrainStep
+from headstart.training.step import Gradients, TrainStep
 from headstart.training.world import World
 
 
@@ -40,11 +41,23 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss, gradient norm before clipping, and learning rate of one step."""
+    """Mean loss, gradient norm before clipping, and learning rate of one step.
 
-    loss: float
-    norm: float
+    On an accelerator, `loss` and `norm` wait for the step to end.
+    """
+
+    gradients: Gradients
     learning_rate: float
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over all processes."""
+        return float(self.gradients.loss)
+
+    @property
+    def norm(self) -> float:
+        """The gradient norm before clipping."""
+        return float(self.gradients.norm)
 
 
 @dataclass
@@ -86,7 +99,7 @@ class Loop:
         self.phases.require_valid(self.world, settings)
         self.budget = Budget.parse(settings.budget).in_steps(phases[0].batch_size, len(phases[0].feed))
         if settings.torch_compile:
-            compilation.compile_layers(learner.module)
+            compilation.compile_layers(learner.module, precision.default_device(settings.device).type)
         self.train_step = TrainStep(learner, settings, run.seed, self.world)
         groups = learner.parameter_groups()
         self.optimizer = optimizer.build(learner.module, groups, settings)
@@ -102,6 +115,7 @@ class Loop:
         self.should_stop = False
         self._trained = {name for group in groups for name in group.names}
         self._stop: bool | None = None
+        self._unread: list[tuple[int, Gradients, Callable[[], list[Sample]], BatchSource]] = []
         self._started = time.monotonic()
 
     def restore(self) -> list[str]:
@@ -129,6 +143,7 @@ class Loop:
                     self._notify("on_step_end", self._step(micro_batches))
                     if self.stop_requested():
                         raise self.stop_signal.acknowledge()
+            self.synchronize()
             self.freezing.update(1.0, math.inf)
             self._notify("on_train_end")
             self.train_step.parallel.gather()
@@ -147,6 +162,20 @@ class Loop:
         if self._stop is None:
             self._stop = self.stop_signal.requested()
         return self._stop
+
+    def synchronize(self) -> None:
+        """Read the losses and gradient norms of the last steps from an accelerator, once for all, and check them.
+
+        Called before a log entry and a checkpoint, so that the host waits for the device only then. Steps with a NaN
+        or Inf have changed no weights. On a CPU every step has been checked.
+        """
+        unread, self._unread = self._unread, []
+        if not unread:
+            return
+        pairs = [torch.stack([torch.as_tensor(value).float() for value in (g.loss, g.norm)]) for _, g, _, _ in unread]
+        for (step, _, samples, feed), (loss, norm) in zip(unread, torch.stack(pairs).tolist(), strict=True):
+            self.progress.recent.append(loss)
+            self.guard.check(self.progress, loss, norm, samples, partial(self._row_losses, feed, samples), step)
 
     def log(self, values: Mapping[str, float]) -> None:
         """Pass the values of a log entry to all callbacks."""
@@ -171,6 +200,7 @@ class Loop:
 
     def save(self) -> Path:
         """Write a checkpoint now and return its path."""
+        self.synchronize()
         self._notify("on_save_begin")
         self._synchronize_clock()
         train_state = TrainState(self.learner.module, self.optimizer, self.progress, self.best)
@@ -201,6 +231,7 @@ class Loop:
     def _batches(self) -> Iterator[list[Batch]]:
         """Yield the micro-batches of each step until the budget is used up or a callback stops the run."""
         reader: Iterator[list[Batch]] | None = None
+        pin = precision.pins_memory(self.train_step.device)
         while self.fraction_done() < 1 and not self.should_stop:
             if self.freezing.update(self.fraction_done(), self.progress.plateaus):
                 self.train_step.parallel.wrap()
@@ -208,7 +239,7 @@ class Loop:
                 # A new reader, because the old one has prefetched batches of the previous phase.
                 if reader is not None and self.settings.torch_compile:
                     compilation.forget_shapes()
-                reader = batches_from(*self.step_batches(), self.settings.dataloader_num_workers)
+                reader = batches_from(*self.step_batches(), self.settings.dataloader_num_workers, pin)
             yield next(reader)
 
     def _step(self, micro_batches: Sequence[Batch]) -> StepResult:
@@ -219,22 +250,31 @@ class Loop:
         optimizer.set_rate(self.optimizer, rate)
         gradients = self.train_step.gradients(micro_batches, progress.step, self.stop_signal.requested, self._seconds)
         step, batches = self.step_batches()
-        if self.guard.check(
-            progress, gradients.loss, gradients.norm, lambda: batches.samples(step),
-            lambda: self.train_step.row_losses(phase.feed, batches.samples(step)),
-        ):  # fmt: skip
-            self.optimizer.step()
+        samples = partial(batches.samples, step)
+        if isinstance(gradients.loss, torch.Tensor):
+            is_finite = torch.isfinite(gradients.loss) & torch.isfinite(torch.as_tensor(gradients.norm))
+            optimizer.step_unless(self.optimizer, (~is_finite).float())
+            self._unread.append((progress.step, gradients, samples, phase.feed))
+        else:
+            rows = partial(self._row_losses, phase.feed, samples)
+            if self.guard.check(progress, gradients.loss, float(gradients.norm), samples, rows):
+                self.optimizer.step()
+            progress.recent.append(gradients.loss)
         self.optimizer.zero_grad()
         progress.step += 1
         progress.samples += phase.samples
         progress.tokens += gradients.tokens
         progress.flops += phase.flops_in(self.freezing.stage) * gradients.tokens
         progress.seconds = gradients.seconds
-        progress.recent.append(gradients.loss)
         self.validation = None
+        if len(self._unread) >= self.settings.logging_steps:
+            self.synchronize()
         # Several processes have agreed during the step; a single one checks again after its callbacks.
         self._stop = gradients.stop or (None if self.world.size == 1 else False)
-        return StepResult(gradients.loss, gradients.norm, rate)
+        return StepResult(gradients, rate)
+
+    def _row_losses(self, feed: BatchSource, samples: Callable[[], list[Sample]]) -> dict[Sample, float]:
+        return self.train_step.row_losses(feed, samples())
 
     def _notify(self, point: str, *arguments: object) -> None:
         for callback in self.callbacks:

@@ -42,26 +42,37 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         assert closure is None, "a closure would be evaluated twice"
+        found_inf = getattr(self, "found_inf", None)  # see `optimizer.step_unless`
         for group in self.param_groups:
             if group["orthogonal"]:
                 for matrix in group["params"]:
-                    self._update(matrix, group["lr"], group["weight_decay"])
+                    self._update(matrix, group["lr"], group["weight_decay"], found_inf)
         if self._adamw is not None:
             # Loading a state replaces these attributes; AdamW must use the current ones.
             self._adamw.state = self.state
             self._adamw.param_groups = [group for group in self.param_groups if not group["orthogonal"]]
+            self._adamw.grad_scale, self._adamw.found_inf = None, found_inf
             self._adamw.step()
 
-    def _update(self, matrix: torch.Tensor, rate: float, decay: float) -> None:
+    def _update(self, matrix: torch.Tensor, rate: float, decay: float, found_inf: torch.Tensor | None) -> None:
         if matrix.grad is None:
             return
         state = self.state[matrix]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+        scale = rate * 0.2 * math.sqrt(max(matrix.shape))
+        if found_inf is not None:
+            # A selection, because the product of a NaN and zero is a NaN.
+            before, skips = state["momentum_buffer"].clone(), found_inf.bool()
+            moving = before.lerp(matrix.grad, 1 - self.momentum)
+            update = orthogonalized(matrix.grad.lerp(moving, self.momentum))
+            state["momentum_buffer"].copy_(torch.where(skips, before, moving))
+            matrix.copy_(torch.where(skips, matrix, matrix * (1 - rate * decay) - scale * update))
+            return
         moving = state["momentum_buffer"].lerp_(matrix.grad, 1 - self.momentum)
         update = orthogonalized(matrix.grad.lerp(moving, self.momentum))
         matrix.mul_(1 - rate * decay)
-        matrix.add_(update, alpha=-rate * 0.2 * math.sqrt(max(matrix.shape)))
+        matrix.add_(update, alpha=-scale)
 
 
 def orthogonalized(matrix: torch.Tensor, number_format: torch.dtype | None = None) -> torch.Tensor:

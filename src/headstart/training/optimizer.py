@@ -37,6 +37,16 @@ def build(
     )
 
 
+def step_unless(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor) -> None:
+    """Step the optimizer unless `found_inf` is 1.0, a scalar on the device that the host does not wait for."""
+    # The attributes that torch's GradScaler sets: fused kernels read the flag on the device.
+    optimizer.grad_scale, optimizer.found_inf = None, found_inf  # type: ignore[attr-defined]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group to `rate` times the group's `lr_scale`."""
     for group in optimizer.param_groups:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from headstart.core.errors import ResourceError
+
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
@@ -16,14 +18,16 @@ def cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    # ARM lists them as `Features`.
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(named, []))
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True if bf16 products run in hardware: AMX or AVX-512 BF16 on a CPU, or a GPU that supports bf16."""
+    """Return True if bf16 products run in hardware: AMX, AVX-512 BF16 or ARM's BF16 on a CPU, or such a GPU."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16"})
+    return device.type == "cpu" and bool(cpu_flags() & {"amx_bf16", "avx512_bf16", "bf16"})
 
 
 def resolve(precision: str, device: torch.device) -> str:
@@ -41,6 +45,36 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-def default_device() -> torch.device:
-    """Return the GPU if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def pins_memory(device: torch.device) -> bool:
+    """Return True if batches are copied to the device from pinned memory, which the host need not wait for."""
+    return device.type in ("cuda", "xpu")
+
+
+def default_device(name: str = "auto") -> torch.device:
+    """Return the device of a `training.device`: by default the GPU if there is one, else the CPU.
+
+    Raises:
+        ResourceError: torch cannot use that device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    available = ["cpu", *(kind for kind in ("cuda", "xpu", "mps") if getattr(torch, kind).is_available())]
+    if device.type not in available:
+        raise ResourceError(
+            f"`training.device` is {name}, but torch {torch.__version__} cannot use {device.type} on this machine",
+            allowed=f"Available here: {', '.join(available)}",
+            do=f"Set `training.device` to auto, or install a driver and a build of torch for {device.type}",
+        )
+    if device.index is not None and device.index >= getattr(torch, device.type).device_count():
+        raise ResourceError(
+            f"`training.device` is {name}, but there are {getattr(torch, device.type).device_count()} such devices",
+            allowed="Devices are counted from 0",
+            do="Set `training.device` to another one",
+        )
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device: its model for a GPU, else its type."""
+    return str(getattr(torch, device.type).get_device_name(device)) if device.type in ("cuda", "xpu") else device.type

@@ -32,10 +32,10 @@ class Replicas:
         self.wrapped = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
-            # A member of a mixture has a head of its own, and may have no row in this process's part of a batch.
             self.wrapped = DistributedDataParallel(
-                self.module, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
-            )
+                self.module, broadcast_buffers=False, gradient_as_bucket_view=True,
+                find_unused_parameters=may_leave_unused(self.module),
+            )  # fmt: skip
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Return the summed loss of a batch."""
@@ -52,3 +52,13 @@ class Replicas:
 
     def gather(self) -> None:
         """Do nothing: every process holds the whole module."""
+
+
+def may_leave_unused(module: torch.nn.Module) -> bool:
+    """Return True if a step may leave parameters without a gradient, for which DDP then searches the graph.
+
+    A member of a mixture may have no row in this process's part of a batch. On a CPU the search is always made: without
+    it, DDP changes its buckets after the first step, and with them the order of sums, which a resumed run would repeat.
+    """
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    return on_cpu or not getattr(getattr(module, "method", None), "same_passes", True)

@@ -54,6 +54,11 @@ class TrainingSettings(Section):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 if the hardware supports it, else fp32"
     )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
+        description="auto: the GPU (cuda) if there is one, else the CPU; or cpu, cuda, cuda:N, xpu, xpu:N, mps",
+    )
     torch_compile: bool = Field(False, description="compile the layers; faster for runs of more than a few minutes")
     eval_count: int = Field(10, ge=0, description="number of evaluations on held-out data over the budget")
     early_stopping_patience: int | None = Field(

@@ -22,10 +22,13 @@ from headstart.training.world import World
 
 @dataclass(frozen=True)
 class Gradients:
-    """Mean loss of a global batch, gradient norm before clipping, and tokens read, over all processes."""
+    """Mean loss of a global batch, gradient norm before clipping, and tokens read, over all processes.
 
-    loss: float
-    norm: float
+    Loss and norm stay on an accelerator, so that the host need not wait for them.
+    """
+
+    loss: float | torch.Tensor
+    norm: float | torch.Tensor
     tokens: int
     stop: bool
     """True if any process was asked to stop."""
@@ -39,8 +42,10 @@ class TrainStep:
     def __init__(self, learner: Learner, settings: TrainingSettings, seed: int, world: World) -> None:
         """Move the module to its device and wrap it for data parallelism."""
         self.learner, self.settings, self.seed, self.world = learner, settings, seed, world
-        self.device = precision.default_device()
+        self.device = precision.default_device(settings.device)
         self.precision = precision.resolve(settings.precision, self.device)
+        self.on_host = self.device.type == "cpu"
+        """True if values of a step can be read without waiting for a device."""
         if self.device.type == "cuda":
             # On a GPU, atomic additions make sums differ from run to run; on a CPU they do not.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -57,7 +62,8 @@ class TrainStep:
         module, world = self.learner.module, self.world
         module.train()
         (weight,) = world.all_reduce_sum(sum(self.learner.weight(batch) for batch in micro_batches))
-        total, tokens = 0.0, 0
+        total: float | torch.Tensor = 0.0
+        tokens = 0
         for number, batch in enumerate(micro_batches):
             # Dropout uses torch's global generator: seeding it by step makes dropout a pure function too.
             torch.manual_seed(integer(self.seed, step, number, self._dropout_purpose))
@@ -66,12 +72,17 @@ class TrainStep:
                     loss = self.parallel(self._on_device(batch)) / max(weight, 1.0)
                 # DDP and FSDP average gradients, and each process has divided by the total weight.
                 (loss * world.size).backward()
-            total += loss.item()
+            total = total + (loss.item() if self.on_host else loss.detach())
             tokens += self.learner.tokens(batch)
         clipped = torch.nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm)
-        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
-        sums = world.all_reduce_sum(total, tokens, stop(), clock() if world.is_main else 0.0)
-        return Gradients(sums[0], norm, int(sums[1]), sums[2] > 0, sums[3])
+        norm = clipped.full_tensor() if isinstance(clipped, DTensor) else clipped
+        if isinstance(total, torch.Tensor) and world.size > 1:
+            torch.distributed.all_reduce(total)
+        on_host = 0.0 if isinstance(total, torch.Tensor) else total
+        sums = world.all_reduce_sum(on_host, tokens, stop(), clock() if world.is_main else 0.0)
+        if isinstance(total, torch.Tensor):
+            return Gradients(total, norm, int(sums[1]), sums[2] > 0, sums[3])
+        return Gradients(sums[0], float(norm), int(sums[1]), sums[2] > 0, sums[3])
 
     def row_losses(self, feed: BatchSource, samples: Sequence[Sample]) -> dict[Sample, float]:
         """Return the loss per prediction of each row separately, without dropout, computed in this process.
@@ -98,4 +109,6 @@ class TrainStep:
         return torch.compiler.set_stance("force_eager") if self.settings.torch_compile else nullcontext()
 
     def _on_device(self, batch: Batch) -> Batch:
-        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        # A copy of memory that is not pinned may be read before it is complete, unless the host waits for it.
+        pins = precision.pins_memory(self.device)
+        return {name: t.to(self.device, non_blocking=pins and t.is_pinned()) for name, t in batch.items()}

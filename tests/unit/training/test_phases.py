@@ -53,7 +53,7 @@ def test_each_phase_reads_its_own_rows_and_costs_its_own_flops(toy, tmp_path):
 
 def test_each_phase_compiles_for_its_own_shapes(toy, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(compilation, "compile_layers", lambda module: calls.append("compiled"))
+    monkeypatch.setattr(compilation, "compile_layers", lambda module, device: calls.append("compiled"))
     monkeypatch.setattr(compilation, "forget_shapes", lambda: calls.append("forgot"))
     toy.train(tmp_path / "one", toy.Learner(), torch_compile=True)
     assert calls == ["compiled"]

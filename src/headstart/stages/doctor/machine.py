@@ -33,14 +33,14 @@ def run() -> dict[str, Any]:
     device = precision.default_device()
     return {
         "versions": artifact.versions(),
-        "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(0),
+        "device": precision.device_name(device),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
         "allocator": environment.allocator(),
         "waiting": environment.threads(),
         "disk_gb": round(shutil.disk_usage(".").free / 1e9, 1),
-        "instructions": sorted(precision.cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
+        "instructions": sorted(precision.cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16"}),
         "precision": precision.resolve("auto", device),
         "compiler": next((name for name in ("g++", "clang++", "cl") if shutil.which(name)), None),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,

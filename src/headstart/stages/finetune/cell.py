@@ -198,13 +198,13 @@ def build_learner(
     unlabeled = [] if texts is None else setup.rows.encode("unlabeled", texts)
     model = adaptation.adapt(setup.source.with_task(task, seed))
     task.prepare_head(model)
-    choose_attention(model)
+    choose_attention(model, precision.default_device(setup.recipe.training.device))
     return TaskLearner(model, task, adaptation, setup.spec, train, validation, splits.validation.labels, unlabeled)
 
 
 def evaluate_untrained(learner: TaskLearner, settings: TrainingSettings) -> TrainResult:
     """Score the validation rows with a model that has no trainable parameters."""
-    learner.module.to(precision.default_device())
+    learner.module.to(precision.default_device(settings.device))
     with _autocast(learner.model, settings):
         return TrainResult(Progress(), learner.validate())
 

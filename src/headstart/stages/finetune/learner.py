@@ -141,7 +141,7 @@ def build_loop(
     Without `callbacks`, it logs, evaluates, saves and keeps the best weights by validation.
     """
     # Before the first pass: a frozen body caches tensors on the device that computed them.
-    learner.module.to(precision.default_device())
+    learner.module.to(precision.default_device(settings.device))
     rows = min(batch_size, len(learner))
     first = learner.batch([Sample(0, index) for index in range(rows)])
     per_token = flops_per_token(learner.module, first, learner.tokens(first))

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import torch
 
-from headstart.training import precision
 from headstart.training.batches import WINDOW
 from headstart.training.callbacks import Callback
 from headstart.training.loop import Loop, StepResult
@@ -52,6 +51,7 @@ class Stopwatch(Callback):
         self._record(loop)
 
     def _record(self, loop: Loop) -> None:
+        loop.synchronize()
         self.clock.append(time.monotonic())
         self.cpu_time.append(time.process_time())
         self.tokens.append(loop.progress.tokens)
@@ -69,7 +69,7 @@ def time_steps(build: BuildLoop, settings: TrainingSettings, sorted_by_length: b
     tokens = [after - before for before, after in pairwise(watch.tokens[warm_up:])]
     seconds = [after - before for before, after in pairwise(watch.clock[warm_up:])]
     total = sum(seconds) if len(set(tokens)) > 1 else STEPS * statistics.median(seconds)
-    phase, device = loop.phases.all[0], precision.default_device().type
+    phase, device = loop.phases.all[0], loop.train_step.device.type
     return Trial(
         tokens_per_second=sum(tokens) / total,
         tokens_per_sample=sum(tokens) / (STEPS * phase.samples),

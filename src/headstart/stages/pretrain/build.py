@@ -21,6 +21,7 @@ from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tasks.source import family_of, require_checkpoint
 from headstart.tokens import tokenizer
 from headstart.tokens.settings import TokenizerConfig
+from headstart.training import precision
 from headstart.training.compilation import choose_attention
 from headstart.training.world import World
 
@@ -150,7 +151,7 @@ def build_model(recipe: PretrainRecipe, vocabulary: Vocabulary, objective: Objec
     torch.manual_seed(integer(recipe.seed, 0, 0, "initial weights"))
     module = objective.assemble(make)
     for network in objective.parts(module).values():
-        choose_attention(network)
+        choose_attention(network, precision.default_device(recipe.training.device))
     return module
 
 

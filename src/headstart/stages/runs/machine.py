@@ -24,13 +24,13 @@ _WORK = ("checkpoints", "cells", "work")
 
 def this_machine(settings: TrainingSettings) -> Machine:
     """Return the machine that this process runs on, with the number format in which it trains."""
-    device = precision.default_device()
+    device = precision.default_device(settings.device)
     return Machine(
         cpu=_cpu_model(),
         cores=cores(),
         threads=torch.get_num_threads(),
         memory_gb=round(psutil.virtual_memory().total / 1e9, 1),
-        device=device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
+        device=precision.device_name(device),
         precision=precision.resolve(settings.precision, device),
     )
 
