@@ -188,6 +188,9 @@ class Cloze(Probe):
             f"The likeliest tokens for each blank with their probabilities, in %. Texts: {self.source}. An encoder "
             "reads both sides of a blank, a decoder only the text before it."
         ]
+        without = [each.model for each in measured if self.facts and not each.trained.facts]
+        if without:
+            notes.append(f"No answer of the {len(self.facts):,} facts is one token of {', '.join(without)}.")
         filled = {each.model: {blank.text: blank for blank in each.trained.blanks} for each in measured}
         texts = list(dict.fromkeys(text for blanks in filled.values() for text in blanks))
         rows = [
@@ -287,7 +290,7 @@ def _read_blanks(path: Path) -> list[str]:
 
 
 def _candidates(blank: _Filled | None) -> str:
-    return "–" if blank is None else ", ".join(f"{token} {100 * value:.1f}" for token, value in blank.candidates)
+    return "–" if blank is None else " · ".join(f"{token} {100 * value:.1f}" for token, value in blank.candidates)
 
 
 def _mean(values: Sequence[float]) -> Estimate:
