@@ -52,6 +52,21 @@ def test_a_bad_step_is_recorded_with_its_samples_and_the_bad_row(toy, tmp_path, 
     assert outcome.progress.step == 12 and outcome.progress.bad_steps == 0
 
 
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
+def test_values_that_are_read_at_log_entries_give_the_same_weights_and_records(toy, tmp_path, optim):
+    """As on an accelerator: bad steps are skipped by a flag on the device, and recorded later."""
+    learners = {}
+    for name in ("at once", "later"):
+        learners[name] = OneBadRow(toy)
+        loop = toy.loop_of(tmp_path / name, learners[name], optim=optim, logging_steps=4)
+        loop.train_step.on_host = name == "at once"
+        assert loop.run().progress.bad_steps == 0
+    torch.testing.assert_close(toy.weights(learners["later"]), toy.weights(learners["at once"]), rtol=1e-5, atol=1e-7)
+    once, later = (read_jsonl(tmp_path / name / "logs" / "quarantine.jsonl") for name in learners)
+    assert len(once) > 2 and [line["step"] for line in later] == [line["step"] for line in once]
+    assert [line["samples"] for line in later] == [line["samples"] for line in once]
+
+
 def test_the_error_names_the_bad_row(toy, tmp_path):
     with pytest.raises(DivergedError, match=r"Check rows 7, whose own loss is NaN or Inf.*quarantine\.jsonl"):
         toy.train(tmp_path, OneBadRow(toy), stop_after_bad_steps=1)
