@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
             # Loading a state replaces these attributes; AdamW must use the current ones.
             self._adamw.state = self.state
             self._adamw.param_groups = [group for group in self.param_groups if not group["orthogonal"]]
-            self._adamw.grad_scale, self._adamw.found_inf = None, found_inf
+            self._adamw.grad_scale, self._adamw.found_inf = None, found_inf  # type: ignore[attr-defined]
             self._adamw.step()
 
     def _update(self, matrix: torch.Tensor, rate: float, decay: float, found_inf: torch.Tensor | None) -> None:
