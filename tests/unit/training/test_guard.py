@@ -58,7 +58,7 @@ def test_values_that_are_read_at_log_entries_give_the_same_weights_and_records(t
     learners = {}
     for name in ("at once", "later"):
         learners[name] = OneBadRow(toy)
-        loop = toy.loop_of(tmp_path / name, learners[name], optim=optim, logging_steps=4)
+        loop = toy.loop(tmp_path / name, learners[name], optim=optim, logging_steps=4)
         loop.train_step.on_host = name == "at once"
         assert loop.run().progress.bad_steps == 0
     torch.testing.assert_close(toy.weights(learners["later"]), toy.weights(learners["at once"]), rtol=1e-5, atol=1e-7)

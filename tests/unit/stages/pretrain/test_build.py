@@ -30,7 +30,7 @@ def trained(recipe_of, tmp_path, monkeypatch):
         raw["training"] = {**raw["training"], "parallel": parallel}
         recipe = config.fill(PretrainRecipe, raw)
         with RunFolder(recipe.output, recipe, {}) as folder:
-            pretrain._train(recipe, folder, World(0, 2), quiet=True, snapshots=0)
+            pretrain._train(recipe, folder, World(0, 2), quiet=True, snapshots=0, store=None)
 
     return begin
 
