@@ -63,12 +63,13 @@ class Rehearsal(BaseAdaptation):
 
     def loss(self, task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the task's loss plus the mean pre-training loss, once per pre-training row."""
+        assert self._replay is not None and self._network is not None, "call `adapt` first"
+        # The head moves to the body's device before any graph holds its parameters.
+        network = self._network.to(model.device).train(model.training)
         task_loss = task.loss(model, {name: tensor for name, tensor in batch.items() if not name.startswith(_KEY)})
         replayed = {name.removeprefix(_KEY): tensor for name, tensor in batch.items() if name.startswith(_KEY)}
         if not replayed:
             return task_loss
-        assert self._replay is not None and self._network is not None, "call `adapt` first"
         fraction = float(replayed.pop("drawn"))
-        network = self._network.to(task_loss.device).train(model.training)
         mean = self._replay.loss(network, replayed) / max(self._replay.weight(replayed), 1.0)
         return task_loss + self.config.weight * fraction * task.weight(batch) * mean
