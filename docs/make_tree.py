@@ -94,6 +94,7 @@ DESCRIPTIONS = {
     "tests": "tests",
     "tests/contracts": "one suite for every registered objective, task, adaptation, metric and baseline",
     "tests/attacks": "hostile recipes, overrides and checkpoints",
+    "tests/device": "training, evaluation and generation on a stand-in device that is not the CPU",
     "tests/faults": "kills, full disks, bad numbers, torn files",
     "tests/repo": "the repository itself: recipes, imports, pages, style",
     "tests/runs": "end to end, as a user runs it",

@@ -56,7 +56,14 @@ def complete_steps(client: Any, prefix: str) -> list[str]:
 def arguments(work: Path) -> Callable[..., tuple[str, ...]]:
     def make(output: Path, *more: str) -> tuple[str, ...]:
         where = (f"output={output}", f"corpus.prepared={work / 'prepared'}")
-        return ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, "training.budget=25 steps", *where, *more)
+        return (
+            "pretrain",
+            str(QUICKSTART / "pretrain.yaml"),
+            *TINY_PRETRAIN,
+            "training.budget=25 steps",
+            *where,
+            *more,
+        )
 
     return make
 

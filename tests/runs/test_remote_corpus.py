@@ -94,7 +94,8 @@ def recipe_of(output: Path, corpus: str, **training: Any) -> dict[str, Any]:
         "output": str(output), "corpus": {"from": corpus},
         "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"}, "objective": {"name": "masked_lm"},
         "training": {
-            "budget": "12 steps", "seq_length": 32, "batch_tokens": 512, "eval_count": 2, "logging_steps": 1, **training,
+            "budget": "12 steps", "seq_length": 32, "batch_tokens": 512, "eval_count": 2, "logging_steps": 1,
+            **training,
         },
     }  # fmt: skip
 

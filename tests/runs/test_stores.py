@@ -89,7 +89,8 @@ def test_a_corpus_built_from_s3_equals_that_from_local_files(
     for name, place in (("local", str(files)), ("remote", "s3://bucket/text")):
         recipe = {
             "output": str(tmp_path / name), "sources": [{"name": "s", "files": [place]}], "reading": {"part_mb": 0.05},
-            "clean": {"language": None, "quality": None}, "duplicates": None, "validation": 0.1, "engine": {"workers": 2},
+            "clean": {"language": None, "quality": None}, "duplicates": None, "validation": 0.1,
+            "engine": {"workers": 2},
         }  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
         headstart("corpus", "build", str(tmp_path / f"{name}.yaml"))
@@ -100,7 +101,9 @@ def test_a_corpus_built_from_s3_equals_that_from_local_files(
     assert '"etag"' in manifest and SECRET not in manifest
 
 
-def test_nothing_is_trained_on_an_object_that_was_replaced(headstart: Command, store: FaultyServer, tmp_path: Path) -> None:
+def test_nothing_is_trained_on_an_object_that_was_replaced(
+    headstart: Command, store: FaultyServer, tmp_path: Path
+) -> None:
     output = tmp_path / "output"
     arguments = (
         "pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, f"output={output}",

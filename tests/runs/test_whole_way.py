@@ -131,7 +131,8 @@ def test_finetuning_prints_the_scores_of_all_methods(finetuned):
     # The texts are longer than `training.max_length`, so the table marks the baseline that reads them whole.
     assert {row.removesuffix(WHOLE) for row in rows} == METHODS
     for other in METHODS - {"full"}:
-        lead = rf"full is (ahead of|behind) {other}( \(reads whole texts\))? by \d+\.\d points of accuracy \(.* to .*\), undecided \(p "
+        lead = rf"full is (ahead of|behind) {other}( \(reads whole texts\))? by \d+\.\d points of accuracy \(.* to "
+        lead += r".*\), undecided \(p "
         assert re.search(lead, output)
     assert "cost of all trained models:" in output
     facts = finetuned.manifest
@@ -255,7 +256,16 @@ def test_list_names_the_entries_of_a_group(group, names, headstart):
 def test_list_without_a_group_names_the_groups(headstart):
     lines = headstart("list").stdout.splitlines()
     groups = {line.split()[0]: line for line in lines}
-    assert {"objectives", "backbones", "tasks", "adaptations", "metrics", "baselines", "exports"} == groups.keys()
+    assert {
+        "objectives",
+        "backbones",
+        "tasks",
+        "adaptations",
+        "metrics",
+        "baselines",
+        "exports",
+        "probes",
+    } == groups.keys()
     assert "masked_lm, " in groups["objectives"]
 
 

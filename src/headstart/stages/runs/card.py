@@ -183,7 +183,7 @@ def _decision(manifest: FinetuneManifest) -> list[str]:
     sentences = []
     if "temperature" in chosen:
         sentences.append(
-            f"The output layer contains a temperature of {chosen['temperature']:.3f}, chosen on the validation rows, so "
+            f"The output layer contains a temperature of {chosen['temperature']:.3f}, chosen on validation rows, so "
             "probabilities are calibrated in any program."
         )
     threshold = chosen.get("threshold", task.get("threshold"))

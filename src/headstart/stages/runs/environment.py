@@ -14,8 +14,9 @@ KEEP = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=42949
 """The process keeps freed memory, in huge pages. A training step allocates the same tensors again and again, and by
 default glibc returns the large ones each time, so that the system clears them page by page (docs/lab-notes.md)."""
 WAIT_POLICY = "OMP_WAIT_POLICY"
-"""How the threads of an operation wait for each other. By default they spin, and beside one other busy process a spinning
-thread takes the core that the thread it waits for needs (docs/results/performance.md). A user's value is kept."""
+"""How the threads of an operation wait for each other. By default they spin, and beside one other busy process a
+spinning thread takes the core that the thread it waits for needs (docs/results/performance.md). A user's value is
+kept."""
 _MIN_OPEN_FILES = 64
 _COMPUTING_VERBS = ("pretrain", "finetune", "evaluate", "predict", "serve", "generate", "index", "study", "plan")
 

@@ -87,7 +87,9 @@ def require_free(target: Path, kind: str, inputs: Sequence[Path], overwrite: boo
     if not target.exists():
         return
     if not artifact.is_complete(target) or artifact.read_manifest(target).get("kind") != kind:
-        raise ArtifactError(f"{target} exists already and is not an output of `headstart {kind}`", do="Choose another output")
+        raise ArtifactError(
+            f"{target} exists already and is not an output of `headstart {kind}`", do="Choose another output"
+        )
     if not overwrite:
         raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite")
 
