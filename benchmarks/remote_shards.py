@@ -78,7 +78,7 @@ class Remote(Ours):
 
 def main() -> None:
     """Train in turns on local and remote shards; print one line of JSON per size of the cache."""
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", repetitions=13)
     local = Ours(*_OVERRIDES)
     folder = local.prepared.corpora[0].train.folder
     with store(folder) as address:

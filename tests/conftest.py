@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,3 +67,14 @@ def tiny_tokenizers(verses: list[str]) -> dict[str, PreTrainedTokenizerFast]:
 def tiny_tokenizer(tiny_tokenizers: dict[str, PreTrainedTokenizerFast]) -> PreTrainedTokenizerFast:
     """The WordPiece one of them."""
     return tiny_tokenizers["wordpiece"]
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """The port of an S3 server (moto) on 127.0.0.1. All tests of a process share its buckets."""
+    pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
+    moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()[1]
+    server.stop()

@@ -102,6 +102,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def passages(verses: list[str]) -> str:
+    """Passages of eight verses each, as JSON lines."""
+    lines = [verse for verse in verses if verse]
+    texts = ("\n".join(lines[start : start + 8]) for start in range(0, 1600, 8))
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+@pytest.fixture(scope="session")
 def pretrained(headstart: Command, work: Path) -> Finished:
     """A checkpoint of the quickstart's text."""
     folder = work / "pretrained"

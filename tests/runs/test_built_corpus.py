@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,11 @@ TOKENIZER = {"vocab_size": 700, "sample_mb": 0.3}
 
 
 @pytest.fixture(scope="module")
-def raw(verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def raw(passages: str, verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Passages of eight verses each, as JSON lines, and a table of labeled verses."""
     folder = tmp_path_factory.mktemp("raw")
+    (folder / "text.jsonl").write_text(passages, "utf-8")
     lines = [verse for verse in verses if verse]
-    passages = ["\n".join(lines[start : start + 8]) for start in range(0, 1600, 8)]
-    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in passages), "utf-8")
     (folder / "other.txt").write_text("\n\n".join(lines[1600:2400]), encoding="utf-8")
     rows = [f'"{line[:60]}",{"long" if len(line) > 120 else "short"}' for line in lines[:60] if '"' not in line]
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n", encoding="utf-8")

@@ -15,32 +15,25 @@ import pytest
 from tests.faults.campaigns.file_server import FaultyServer, behind
 from tests.runs.conftest import QUICKSTART, TINY_PRETRAIN, Command
 
-pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
-moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
-
 SECRET = "s3cr3t-0f-the-store"
 BUCKET = "bucket"
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[tuple[FaultyServer, Any]]:
+def store(s3_port: int) -> Iterator[tuple[FaultyServer, Any]]:
     """An empty bucket, behind a server of whose requests every eleventh fails, and a client that sees it directly."""
     import boto3
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": SECRET, "DEFAULT_REGION": "us-east-1"}.items():
             patch.setenv(f"AWS_{name}", value)
-        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        port = server.get_host_and_port()[1]
-        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{s3_port}")
         client.create_bucket(Bucket=BUCKET)
-        faulty = FaultyServer(behind(port))
+        faulty = FaultyServer(behind(s3_port))
         faulty.plan = lambda method, path: "500" if len(faulty.requests) % 11 == 0 else None
         with faulty.served() as address:
             patch.setenv("AWS_ENDPOINT_URL", address)
             yield faulty, client
-        server.stop()
 
 
 def keys(client: Any, prefix: str) -> list[str]:

@@ -45,6 +45,10 @@ class Client:
         )  # fmt: skip
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     with LocalHub().running() as hub:
@@ -55,7 +59,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 def test_the_same_weights_from_a_folder_and_from_the_hub(
     pretrained: Finished, finetuned: Finished, client: Client, tmp_path: Path
 ):
-    files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
+    files = files_of(pretrained.folder)
     # The record of the pre-training belongs to its own run.
     files.pop("recipe.yaml")
     commit = client.hub.commit("org/model", files)
@@ -73,7 +77,7 @@ def test_the_same_weights_from_a_folder_and_from_the_hub(
 def test_a_killed_fine_tuning_resumes_on_its_commit_after_the_branch_moved_on(
     pretrained: Finished, client: Client, tmp_path: Path
 ):
-    files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
+    files = files_of(pretrained.folder)
     files.pop("recipe.yaml")
     commit = client.hub.commit("org/model", files)
     small = ("seeds=1", "compare_with=[]", "data.train_rows=64", "training.budget=16 steps")
@@ -102,7 +106,7 @@ def test_a_killed_fine_tuning_resumes_on_its_commit_after_the_branch_moved_on(
 def test_pretraining_keeps_the_commits_of_its_checkpoint_and_its_teacher(
     pretrained: Finished, client: Client, tmp_path: Path
 ):
-    files = {path.name: path.read_bytes() for path in pretrained.folder.iterdir() if path.is_file()}
+    files = files_of(pretrained.folder)
     files.pop("recipe.yaml")
     commit = client.hub.commit("org/model", files)
     recipe = ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, "training.budget=4 steps", "tokenizer={}")

@@ -17,20 +17,15 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.corpus.read import attempts, blocks
 
 pytest.importorskip("daft", reason="the corpus engine is missing; pip install 'headstart[corpus]'")
-pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
-moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
-
 SECRET = "s3cr3t-0f-the-store"
 LIMIT = 24 << 10
 
 
 @pytest.fixture(scope="module")
-def corpus(verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(passages: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished corpus with token shards."""
     folder = tmp_path_factory.mktemp("corpus")
-    lines = [verse for verse in verses if verse]
-    passages = ["\n".join(lines[start : start + 8]) for start in range(0, 1600, 8)]
-    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in passages), "utf-8")
+    (folder / "text.jsonl").write_text(passages, "utf-8")
     recipe = {
         "output": str(folder / "tokens"), "title": "Passages", "validation": 0.15, "duplicates": None, "lines": None,
         "sources": [{"name": "kjv", "files": [str(folder / "text.jsonl")]}], "reading": {"part_mb": 0.1},
@@ -38,14 +33,6 @@ def corpus(verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tokenizer": {"vocab_size": 700, "sample_mb": 0.3},
     }  # fmt: skip
     return package.build_corpus(recipe, quiet=True).path
-
-
-@pytest.fixture(scope="module")
-def s3_port() -> Iterator[int]:
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()[1]
-    server.stop()
 
 
 @pytest.fixture(params=["s3", "http"])

@@ -11,9 +11,6 @@ import yaml
 from tests.faults.campaigns.file_server import FaultyServer, behind
 from tests.runs.conftest import QUICKSTART, TINY_PRETRAIN, Command
 
-pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
-moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
-
 SECRET = "s3cr3t-0f-the-store"
 
 
@@ -30,7 +27,7 @@ def files(verses: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(files: Path) -> Iterator[FaultyServer]:
+def store(files: Path, s3_port: int) -> Iterator[FaultyServer]:
     """The files in s3://bucket/text; every seventh request fails."""
     import boto3
 
@@ -38,20 +35,16 @@ def store(files: Path) -> Iterator[FaultyServer]:
         patch.setenv("AWS_ACCESS_KEY_ID", "key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        port = server.get_host_and_port()[1]
-        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{s3_port}")
         client.create_bucket(Bucket="bucket")
         for path in files.iterdir():
             client.put_object(Bucket="bucket", Key=f"text/{path.name}", Body=path.read_bytes())
-        faulty = FaultyServer(behind(port))
+        faulty = FaultyServer(behind(s3_port))
         faulty.plan = lambda method, path: "500" if len(faulty.requests) % 7 == 0 else None
         faulty.replace = lambda path: client.put_object(Bucket="bucket", Key=path, Body=b'{"text": "other"}\n' * 500)
         with faulty.served() as address:
             patch.setenv("AWS_ENDPOINT_URL", address)
             yield faulty
-        server.stop()
 
 
 def contents(folder: Path, pattern: str) -> dict[str, bytes]:

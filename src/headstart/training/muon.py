@@ -63,10 +63,10 @@ class Muon(torch.optim.Optimizer):
         scale = rate * 0.2 * math.sqrt(max(matrix.shape))
         if found_inf is not None:
             # A selection, because the product of a NaN and zero is a NaN.
-            before, skips = state["momentum_buffer"].clone(), found_inf.bool()
+            before, skips = state["momentum_buffer"], found_inf.bool()
             moving = before.lerp(matrix.grad, 1 - self.momentum)
             update = orthogonalized(matrix.grad.lerp(moving, self.momentum))
-            state["momentum_buffer"].copy_(torch.where(skips, before, moving))
+            before.copy_(torch.where(skips, before, moving))
             matrix.copy_(torch.where(skips, matrix, matrix * (1 - rate * decay) - scale * update))
             return
         moving = state["momentum_buffer"].lerp_(matrix.grad, 1 - self.momentum)

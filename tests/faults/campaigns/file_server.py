@@ -36,13 +36,20 @@ class Files:
     contents: dict[str, bytes]
     has_ranges: bool = True
     has_etags: bool = True
+    _etags: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+    """By identity of the content, because to hash a large file for each of its ranges would slow down the answers."""
+
+    def _etag(self, content: bytes) -> str:
+        if self._etags.get(id(content), (None,))[0] is not content:
+            self._etags[id(content)] = content, f'"{hashlib.md5(content).hexdigest()}"'
+        return self._etags[id(content)][1]
 
     def __call__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         """Answer a request for a file or a range of it."""
         content = self.contents.get(unquote(urlsplit(target).path).strip("/"))
         if content is None:
             return Answer(404, {}, b"no such file")
-        etag = f'"{hashlib.md5(content).hexdigest()}"'
+        etag = self._etag(content)
         fields = {"ETag": etag} if self.has_etags else {}
         if headers.get("if-match", etag) != etag:
             return Answer(412, {}, b"another version")

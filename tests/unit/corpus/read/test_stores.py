@@ -238,16 +238,6 @@ def test_globs_match_as_in_the_file_system(name: str, pattern: str, expected: bo
 # S3, by moto's server
 
 
-@pytest.fixture(scope="session")
-def s3_port() -> Iterator[int]:
-    pytest.importorskip("s3fs", reason="s3fs is missing; `pip install 'headstart[stores]'` brings it")
-    moto = pytest.importorskip("moto.server", reason="moto is missing; `pip install 'moto[server]'` brings it")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()[1]
-    server.stop()
-
-
 @pytest.fixture
 def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """A faulty server in front of moto, with the files in a bucket."""
