@@ -1,11 +1,15 @@
-"""Parse a claim's contrast: `masked_lm > causal_lm on mean(score)`."""
+"""Parse a claim's contrast: `masked_lm > causal_lm on mean(score)`, or `lora = full within 1.0`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-_FORM = re.compile(r"^\s*(?P<better>[^\s>]+)\s*>\s*(?P<worse>[^\s>]+)(?:\s+on\s+mean\((?P<metric>\w+)\))?\s*$")
+_FORM = re.compile(
+    r"^\s*(?P<better>[^\s>=≈]+)\s*(?:>\s*(?P<worse>[^\s>=≈]+)"
+    r"|[=≈]\s*(?P<equal>[^\s>=≈]+)\s+within\s+(?P<margin>\d+(?:\.\d+)?))"
+    r"(?:\s+on\s+mean\((?P<metric>\w+)\))?\s*$"
+)
 
 
 @dataclass(frozen=True)
@@ -15,15 +19,24 @@ class Contrast:
     better: tuple[str, ...]
     worse: tuple[str, ...]
     metric: str
+    margin: float | None = None
+    """The largest difference that counts as none, in the unit of the tables; None if the first side shall be better."""
 
     @classmethod
     def parse(cls, text: str) -> Contrast:
-        """Read `a > b`, levels joined by / on each side, with `on mean(metric)` for another than the first metric."""
+        """Read `a > b` or `a = b within 1.0`, levels joined by / on each side.
+
+        `on mean(metric)` at the end names another metric than the first one.
+        """
         match = _FORM.match(text)
-        if match is None:
-            raise ValueError("it must read `one > other` or `one > other on mean(score)`, levels joined by /.")
-        better, worse = (tuple(match[side].split("/")) for side in ("better", "worse"))
-        return cls(better, worse, match["metric"] or "score")
+        if match is None or (match["margin"] and not float(match["margin"])):
+            raise ValueError(
+                "it must read `one > other`, or `one = other within 1.0` with a margin above 0, levels joined by /; "
+                "` on mean(score)` may follow."
+            )
+        better, worse = (tuple(side.split("/")) for side in (match["better"], match["worse"] or match["equal"]))
+        margin = None if match["margin"] is None else float(match["margin"])
+        return cls(better, worse, match["metric"] or "score", margin)
 
     @property
     def parts(self) -> list[str]:

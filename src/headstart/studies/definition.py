@@ -32,9 +32,17 @@ class Claim(Section):
     """One claim of the study, as a sentence and as a contrast."""
 
     statement: str = Field(min_length=1, description="the claim as a sentence")
-    contrast: str = Field(description="two sides, each of levels joined by /: `minilm/full > svm on mean(score)`")
+    contrast: str = Field(
+        description="two sides, each of levels joined by /: `minilm/full > svm on mean(score)`; or two sides that "
+        "differ by no more than a margin: `lora = full within 1.0`"
+    )
     where: dict[str, Any] = Field(
         {}, description="levels of the other axes that the claim covers, by axis: one level or a list; default: all"
+    )
+    versus: dict[str, Any] = Field(
+        {},
+        description="by axis, another level than that of `where`: the claim is then that the lead at `where` is larger "
+        "than the lead at `versus`",
     )
 
     @field_validator("statement")
@@ -47,6 +55,19 @@ class Claim(Section):
     def _parses(cls, value: str) -> str:
         Contrast.parse(value)
         return value
+
+    @model_validator(mode="after")
+    def _compares_contexts(self) -> Claim:
+        for axis, levels in self.versus.items():
+            here, there = level_names(self.where.get(axis, [])), level_names(levels)
+            if len(here) != 1 or len(there) != 1 or here == there:
+                raise ValueError(
+                    f"versus names {axis!r}; where and versus must each name another level of it: "
+                    f"`where: {{{axis}: …}}, versus: {{{axis}: …}}`."
+                )
+        if self.versus and Contrast.parse(self.contrast).margin is not None:
+            raise ValueError("versus compares leads, so the contrast must read `one > other`.")
+        return self
 
 
 class LevelOverride(Section):
@@ -150,7 +171,8 @@ class Study(Section):
 
     def _check_levels(self) -> None:
         """Check that `exclude`, `overrides` and `claims` name axes and levels that exist."""
-        conditions = [claim.where for claim in self.claims] + [entry.where for entry in self.overrides]
+        conditions = [part for claim in self.claims for part in (claim.where, claim.versus)]
+        conditions += [entry.where for entry in self.overrides]
         for condition in [*self.exclude, *conditions]:
             for axis, levels in condition.items():
                 self._require_levels(axis, levels)

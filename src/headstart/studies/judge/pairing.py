@@ -86,6 +86,21 @@ def pair(
     return PairedScores(first.group, differences, drawn, len(first.gold), _discordant(better, worse, seeds))
 
 
+def difference_of_leads(first: PairedScores, second: PairedScores) -> PairedScores:
+    """Return how much larger the differences are in one context than in another, for the seeds of both.
+
+    Contexts of one test set share their resamples, so what its examples have in common cancels.
+    """
+    seeds = sorted(first.differences.keys() & second.differences.keys())
+    return PairedScores(
+        first.group,
+        {seed: first.differences[seed] - second.differences[seed] for seed in seeds},
+        {seed: first.resampled[seed] - second.resampled[seed] for seed in seeds},
+        min(first.examples, second.examples),
+        max(first.discordant, second.discordant),
+    )
+
+
 def _discordant(
     better: Sequence[Mapping[int, CellScore]], worse: Sequence[Mapping[int, CellScore]], seeds: Sequence[int]
 ) -> int:

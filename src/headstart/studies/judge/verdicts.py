@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from headstart.evaluation.comparison import Comparison, PairedScores, compare
+from headstart.evaluation.equivalence import equivalence
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_p
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.pairing import Resamples, metric_of, pair
+from headstart.studies.judge.pairing import Resamples, difference_of_leads, metric_of, pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
 from headstart.studies.judge.results import CellScore, Results
 
@@ -52,7 +53,7 @@ class Verdict:
             f"{scale * value:+.{1 if scale > 1 else 3}f}" for value in (result.difference, result.low, result.high)
         )
         text += (
-            f": {self.claim.contrast} by {difference} ({low} to {high}) over {result.units} paired runs, "
+            f": {self._finding(difference)} ({low} to {high}) over {result.units} paired runs, "
             f"{'p unknown' if self.p_value is None else describe_p(self.p_value)} after Holm's correction"
         )
         if result.effect is not None:
@@ -63,6 +64,15 @@ class Verdict:
         if self.missing:
             parts.append(f"{self.missing} of its cells are missing.")
         return " ".join([*parts, self.caveat]).rstrip()
+
+    def _finding(self, difference: str) -> str:
+        """Return what was found, up to its interval."""
+        if Contrast.parse(self.claim.contrast).margin is not None:
+            return f"{self.claim.contrast}, the difference is {difference}"
+        if self.claim.versus:
+            ends = (", ".join(map(str, levels.values())) for levels in (_at(self.claim), self.claim.versus))
+            return f"the lead of {self.claim.contrast} at {next(ends)} exceeds that at {next(ends)} by {difference}"
+        return f"{self.claim.contrast} by {difference}"
 
     def _what_would_decide(self, result: Comparison) -> list[str]:
         """Return why the claim is undecided, and what would change that."""
@@ -91,34 +101,51 @@ def judge(study: Study, results: Results, resamples: Resamples) -> list[Verdict]
     evidence = [_evidence(study, claim, results, resamples) for claim in study.claims]
     verdicts = decided(
         study.claims,
-        [item.comparison for item in evidence],
+        [item.finding for item in evidence],
         [item.scale for item in evidence],
         [item.missing for item in evidence],
     )
     return [replace(verdict, caveat=item.caveat) for verdict, item in zip(verdicts, evidence, strict=True)]
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A comparison, and how it bears on the claim."""
+
+    comparison: Comparison
+    p_confirmed: float
+    p_refuted: float
+    distance: float
+    """How far the difference is from the value that a test compares it with: zero, or an end of the margin."""
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Finding:
+        """Take the comparison of a claim that the first side is better."""
+        return cls(comparison, comparison.p_better, comparison.p_worse, abs(comparison.difference))
+
+
 def decided(
-    claims: Sequence[Claim], comparisons: Sequence[Comparison | None], scales: Sequence[float], missing: Sequence[int]
+    claims: Sequence[Claim], findings: Sequence[Finding | None], scales: Sequence[float], missing: Sequence[int]
 ) -> list[Verdict]:
-    """Turn comparisons into verdicts."""
-    better = holm([1.0 if item is None else min(1.0, item.p_better) for item in comparisons])
-    worse = holm([1.0 if item is None else min(1.0, item.p_worse) for item in comparisons])
-    floors = holm([1.0 if item is None else smallest_p(item.units, sides=1) for item in comparisons])
+    """Turn findings into verdicts."""
+    better = holm([1.0 if item is None else min(1.0, item.p_confirmed) for item in findings])
+    worse = holm([1.0 if item is None else min(1.0, item.p_refuted) for item in findings])
+    floors = holm([1.0 if item is None else smallest_p(item.comparison.units, sides=1) for item in findings])
     verdicts = []
-    for i, (claim, comparison) in enumerate(zip(claims, comparisons, strict=True)):
-        if comparison is None:
+    for i, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
+        if finding is None:
             verdicts.append(Verdict(claim, "undecided", None, None, None, 0, None, None, scales[i], missing[i]))
             continue
+        comparison = finding.comparison
         word: Word = "confirmed" if better[i] <= LEVEL else "refuted" if worse[i] <= LEVEL else "undecided"
         needed = reached = None
         if comparison.sd is not None:
             spread = Spread(
                 comparison.sd, comparison.examples_error, comparison.residual, comparison.groups, len(claims)
             )
-            reached = power(abs(comparison.difference), spread, comparison.seeds)
+            reached = power(finding.distance, spread, comparison.seeds)
             if word == "undecided":
-                needed = seeds_needed(abs(comparison.difference), spread)
+                needed = seeds_needed(finding.distance, spread)
         verdicts.append(
             Verdict(
                 claim, word, comparison, min(better[i], worse[i]), floors[i], comparison.seeds, needed, reached,
@@ -132,7 +159,7 @@ def decided(
 class _Evidence:
     """What a claim is judged by."""
 
-    comparison: Comparison | None
+    finding: Finding | None
     scale: float
     """By what a table multiplies the difference."""
     missing: int
@@ -143,16 +170,17 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     """Compare the two sides of a claim over its contexts."""
     contrast = Contrast.parse(claim.contrast)
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
-    contexts = [context for context in results.contexts if _is_covered(study, claim, context)]
     partners = _partners(sides, contrast)
-    pairs: list[PairedScores] = []
+    pairs: dict[Context, PairedScores] = {}
     metrics: dict[Context, str] = {}
     pretrainings: tuple[set[str], set[str]] = set(), set()
+    wheres = [claim.where] + ([{**claim.where, **claim.versus}] if claim.versus else [])
+    contexts = [context for context in results.contexts if any(_is_covered(study, w, context) for w in wheres)]
     for context in contexts:
         runs = _runs(results, partners, context)
         paired = pair(*runs, resamples, contrast.metric) if all(runs) else None
         if paired is not None:
-            pairs.append(paired)
+            pairs[context] = paired
             metrics[context] = metric_of(next(iter(runs[0][0].values())), contrast.metric)
             for seen, side in zip(pretrainings, runs, strict=True):
                 seen.update(cell.pretraining for system in side for cell in system.values())
@@ -164,7 +192,29 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     if pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
     scale = about(next(iter(metrics.values()))).scale if metrics else 100.0
-    return _Evidence(compare(pairs), scale, missing, caveat)
+    compared = list(pairs.values()) if not claim.versus else _leads_compared(study, claim, pairs)
+    return _Evidence(_finding(compared, contrast, scale), scale, missing, caveat)
+
+
+def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:
+    comparison = compare(pairs)
+    if comparison is None or contrast.margin is None:
+        return None if comparison is None else Finding.of(comparison)
+    margin = contrast.margin / scale
+    return Finding(comparison, *equivalence(pairs, margin), abs(margin - abs(comparison.difference)))
+
+
+def _leads_compared(study: Study, claim: Claim, pairs: Mapping[Context, PairedScores]) -> list[PairedScores]:
+    """Return the differences between the leads at `where` and at `versus`, of contexts that agree in all other axes."""
+    axes = [axis for axis in study.axes if axis not in study.compare]
+    compared = []
+    for context, first in pairs.items():
+        levels = dict(zip(axes, context, strict=True))
+        other = tuple({**levels, **{axis: level_names(level)[0] for axis, level in claim.versus.items()}}.values())
+        second = pairs.get(other)
+        if _is_covered(study, claim.where, context) and second is not None:
+            compared.append(difference_of_leads(first, second))
+    return compared
 
 
 def _unlike_kinds(metrics: Mapping[Context, str]) -> str:
@@ -208,8 +258,13 @@ def _runs(results: Results, partners: Sequence[Sides], context: Context) -> tupl
     return kept
 
 
-def _is_covered(study: Study, claim: Claim, context: Context) -> bool:
+def _at(claim: Claim) -> dict[str, object]:
+    """Return the levels of `where` on the axes of `versus`."""
+    return {axis: claim.where[axis] for axis in claim.versus}
+
+
+def _is_covered(study: Study, where: Mapping[str, Any], context: Context) -> bool:
     """Return whether a claim's `where` covers a context."""
     axes = [axis for axis in study.axes if axis not in study.compare]
     levels = dict(zip(axes, context, strict=True))
-    return all(levels.get(axis) in level_names(selected) for axis, selected in claim.where.items() if axis in levels)
+    return all(levels.get(axis) in level_names(selected) for axis, selected in where.items() if axis in levels)

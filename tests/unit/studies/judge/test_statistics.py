@@ -16,7 +16,7 @@ from headstart.studies.grid import System
 from headstart.studies.judge.pairing import Resamples, pair
 from headstart.studies.judge.power import Spread, power, seeds_needed, smallest_difference
 from headstart.studies.judge.results import CellScore, MissingCell, Results
-from headstart.studies.judge.verdicts import Verdict, decided, judge
+from headstart.studies.judge.verdicts import Finding, Verdict, decided, judge
 
 CLAIM = Claim(statement="the first is better", contrast="one > other")
 
@@ -54,7 +54,7 @@ def judged(simulation: Simulation, study: int, claims: int, samples: int) -> lis
         resamples.of([*first.values(), *second.values()])
         paired = pair([first], [second], resamples)
         assert paired is not None
-        comparisons.append(compare([paired]))
+        comparisons.append(Finding.of(compare([paired])))
     return decided([CLAIM] * claims, comparisons, [100.0] * claims, [0] * claims)
 
 
@@ -204,7 +204,7 @@ def test_contexts_of_the_same_rows_are_one_unit_and_others_are_more():
 
 
 def test_verdicts_are_three_words():
-    clear, against, faint = (compare([paired(values)]) for values in (
+    clear, against, faint = (Finding.of(compare([paired(values)])) for values in (
         [0.02, 0.03, 0.01, 0.02, 0.04, 0.03, 0.02, 0.03], [-0.02, -0.03, -0.01, -0.02, -0.04, -0.03, -0.02, -0.03],
         [0.02, -0.03, 0.01, 0.02, -0.01, 0.03, -0.02, 0.0],
     ))  # fmt: skip
@@ -222,7 +222,7 @@ def test_a_claim_without_cells_is_undecided():
 
 
 def test_too_few_seeds_say_so_and_how_many_are_needed():
-    (verdict,) = decided([CLAIM], [compare([paired([0.02, 0.03, 0.01])])], [100.0], [0])
+    (verdict,) = decided([CLAIM], [Finding.of(compare([paired([0.02, 0.03, 0.01])]))], [100.0], [0])
     assert verdict.word == "undecided" and verdict.needed == 5
     assert "about 2 more seeds would decide it" in verdict.sentence()
     assert "3 paired runs can never reach p ≤ 0.05" in verdict.sentence()
