@@ -73,8 +73,9 @@ def run_and_show(run: Callable[[Any, bool], Path], summary: Callable[[Path], str
     """Run a verb with its filled recipe and print the summary of its output folder."""
     before = is_finished(recipe.output)
     folder = run(recipe, quiet)
-    note_finished(before, folder)
-    show_summary(summary(folder))
+    if RANK == 0:
+        note_finished(before, folder)
+        show_summary(summary(folder))
 
 
 def show_summary(text: str) -> None:
@@ -93,6 +94,6 @@ def require_one_process(verb: str) -> None:
     if WORLD_SIZE > 1:
         raise RecipeError(
             f"headstart {verb} was started in {WORLD_SIZE} processes",
-            allowed="torchrun starts only `headstart pretrain`",
+            allowed="torchrun starts only `headstart pretrain` and `headstart finetune`",
             do=f"Run `headstart {verb}` without torchrun",
         )
