@@ -47,6 +47,7 @@ DESCRIPTIONS = {
     "docs/coming-from.md": "seven other libraries: their way and Headstart's, side by side",
     "docs/decisions.md": "what was chosen over what, and why",
     "docs/examples": "short scripts that keep transformers' own Trainer",
+    "docs/first-gpu-run.md": "what was shown without a GPU, what was not, and five commands for the first day with one",
     "docs/governance.md": "who decides, and how",
     "docs/help.md": "the command line's help (generated)",
     "docs/index.md": "the first page of the site",

@@ -28,7 +28,16 @@ Split = Annotated[
     str | None, typer.Option(help="DATA is a data set, org/name on the Hub or a folder: read this split of it.")
 ]
 Config = Annotated[str | None, typer.Option(help="The configuration of the data set, if it has several.")]
+Device = Annotated[
+    str | None, typer.Option(help="The device: cpu, cuda, cuda:N, xpu or mps; default: the GPU if there is one.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progress lines.")]
+
+
+def use_device(device: Device) -> None:
+    """Choose the device of this command and of the processes that it starts."""
+    if device is not None:
+        os.environ["HEADSTART_DEVICE"] = device
 
 
 def show(text: Any) -> None:
