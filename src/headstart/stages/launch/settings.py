@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headstart.core.config import Section
 
@@ -28,6 +28,18 @@ class LaunchSettings(Section):
     account: str | None = Field(None, pattern=r"^[\w.-]+$", description="account, slurm only")
     image: str | None = Field(None, pattern=r"^\S+$", description="container image, kubernetes and skypilot")
     volume: str | None = Field(None, pattern=r"^[a-z0-9.-]+$", description="persistent volume claim, kubernetes only")
+
+    @field_validator("time")
+    @classmethod
+    def _time_to_train(cls, value: str) -> str:
+        days, _, clock = value.rpartition("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        if int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds < 2 * SAVE_SECONDS:
+            raise ValueError(
+                f"time is {value}, and the run is asked to save {SAVE_SECONDS} s before the limit. Set it to "
+                f"{2 * SAVE_SECONDS // 60} minutes or more."
+            )
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
