@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart"
 BATCH = 16
 STEPS = 6
 SHARED = (
-    "seeds=1", "compare_with=[majority]", f"training.budget={STEPS} steps", f"training.batch_size={BATCH}",
+    "adaptation=full", "seeds=1", "compare_with=[majority]", f"training.budget={STEPS} steps", f"training.batch_size={BATCH}",
     "training.max_length=48", "training.learning_rate=1e-3", "training.eval_count=2", "training.logging_steps=1",
     "training.report_to=none",
 )  # fmt: skip
@@ -121,6 +122,15 @@ def test_two_processes_train_as_one_that_accumulates_to_the_bit(finetune, tmp_pa
     assert ("compares the texts of a batch with each other" in output) == (task == "ranking")
 
 
+def test_four_processes_train_as_one_up_to_the_order_of_sums(finetune, tmp_path):
+    """AdamW turns the last bit of a gradient near zero into a step of another sign, so the difference grows."""
+    finish(finetune("one", "classify", 1, f"training.micro_batch_size={BATCH // 4}"))
+    finish(finetune("four", "classify", 4))
+    assert losses(tmp_path / "four")[:2] == pytest.approx(losses(tmp_path / "one")[:2], rel=1e-5)
+    assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), rel=2e-3)
+    assert manifest(tmp_path / "four")["metrics"] == manifest(tmp_path / "one")["metrics"]
+
+
 def test_a_stopped_fine_tuning_resumes_in_another_number_of_processes(finetune, tmp_path):
     """Two processes stop after three steps, one process continues, and the curve is that of one process."""
     stop = """
@@ -167,3 +177,21 @@ def test_the_command_starts_the_processes_itself(headstart, pretrained, rows, tm
     )  # fmt: skip
     assert done.stdout.count("cost of all trained models") == 1
     assert manifest(tmp_path / "out")["cost"]["assumptions"]["processes"] == "2 on 1 machine"
+
+
+@pytest.mark.slow
+def test_two_launchers_that_meet_train_as_one_process(start, headstart, pretrained, tmp_path):
+    """Each launcher stands for a machine; they are on this one, and find each other by the address alone."""
+    shared = (str(pretrained.folder / "recipe.yaml"), "training.budget=10 steps", "--quiet")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    nodes = [
+        start("pretrain", *shared, f"output={tmp_path / 'two'}", "--nodes=2", f"--rendezvous=127.0.0.1:{port}")
+        for _ in range(2)
+    ]
+    outputs = [node.communicate(timeout=240) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    headstart("pretrain", *shared, f"output={tmp_path / 'one'}", "training.micro_batch_size=8")
+    expected = weights(tmp_path / "one")
+    assert all(torch.equal(value, expected[name]) for name, value in weights(tmp_path / "two").items())

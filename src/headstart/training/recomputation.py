@@ -26,5 +26,5 @@ def recompute_layers(module: torch.nn.Module) -> int:
         )
     for layer in layers:
         layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
     return len(layers)
