@@ -24,6 +24,7 @@ OPEN = ("docs", "recipes", "src/headstart", "tests")
 """Folders whose content is listed; below src/headstart everything is."""
 DESCRIPTIONS = {
     ".ci": "continuous integration: `.ci/run` does everything on a clean machine, `.ci/release` what is published",
+    ".dockerignore": "what the image is built from",
     ".gitattributes": "which files git treats as binary",
     ".github": "the same jobs on a public forge, publishing, forms for issues and changes",
     ".gitignore": "what runs and builds leave behind",
@@ -32,6 +33,7 @@ DESCRIPTIONS = {
     "CODE_OF_CONDUCT.md": "how we treat each other, and what happens otherwise",
     "CITATION.cff": "how to cite",
     "CONTRIBUTING.md": "how to add an objective, start to finish, on one page",
+    "Dockerfile": "an image with Headstart and its recipes",
     "LICENSE": "Apache-2.0",
     "Makefile": "every habit of the repository, one line each",
     "README.md": "what Headstart is, the quickstart, where to read on",
@@ -41,9 +43,11 @@ DESCRIPTIONS = {
     "docs/adapt-first.md": "`adapt_first` in a fine-tuning recipe: pre-training on your text before fine-tuning",
     "docs/advise.md": "`headstart advise`: the methods, the rule by which it stops, what it writes",
     "docs/assets": "logo, social card and style sheet of the site",
+    "docs/clusters.md": "`headstart launch`: Slurm, Kubernetes, SkyPilot and Ray; several processes and machines",
     "docs/coming-from.md": "seven other libraries: their way and Headstart's, side by side",
     "docs/decisions.md": "what was chosen over what, and why",
     "docs/examples": "short scripts that keep transformers' own Trainer",
+    "docs/first-gpu-run.md": "what was shown without a GPU, what was not, and five commands for the first day with one",
     "docs/governance.md": "who decides, and how",
     "docs/help.md": "the command line's help (generated)",
     "docs/index.md": "the first page of the site",

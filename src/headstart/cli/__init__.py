@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 import headstart
 from headstart.cli import (
     advise,
+    cluster,
     corpus,
     describe,
     export,
@@ -36,8 +37,8 @@ from headstart.stages.runs import environment, launch
 
 _INTERRUPTED = 130
 _ORDER = (
-    "init", "advise", "corpus", "pretrain", "finetune", "evaluate", "predict", "label", "export", "serve", "generate",
-    "probe", "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
+    "init", "advise", "corpus", "pretrain", "finetune", "launch", "evaluate", "predict", "label", "export", "serve",
+    "generate", "probe", "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 
@@ -59,7 +60,7 @@ app = typer.Typer(
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(label.app, name="label")
 app.add_typer(study.app, name="study")
-for _commands in (init, advise, train, use, predict, export, serve, probe, search, describe, runs):
+for _commands in (init, advise, train, cluster, use, predict, export, serve, probe, search, describe, runs):
     _commands.add_to(app)
 
 
@@ -89,8 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
     environment.wait_passively()
     launch.follow_launcher()
     if threading.current_thread() is threading.main_thread():
-        # SIGTERM is handled like Ctrl-C: a run in progress saves a checkpoint first.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # SIGTERM, and SIGUSR1 of a scheduler, are handled like Ctrl-C: a run in progress saves a checkpoint first.
+        for number in (signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+            signal.signal(number, signal.default_int_handler)
     try:
         environment.require_limits(sys.argv[1:] if arguments is None else arguments)
         app(args=arguments, prog_name="headstart")

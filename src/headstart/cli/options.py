@@ -28,7 +28,16 @@ Split = Annotated[
     str | None, typer.Option(help="DATA is a data set, org/name on the Hub or a folder: read this split of it.")
 ]
 Config = Annotated[str | None, typer.Option(help="The configuration of the data set, if it has several.")]
+Device = Annotated[
+    str | None, typer.Option(help="The device: cpu, cuda, cuda:N, xpu or mps; default: the GPU if there is one.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progress lines.")]
+
+
+def use_device(device: Device) -> None:
+    """Choose the device of this command and of the processes that it starts."""
+    if device is not None:
+        os.environ["HEADSTART_DEVICE"] = device
 
 
 def show(text: Any) -> None:
@@ -73,8 +82,9 @@ def run_and_show(run: Callable[[Any, bool], Path], summary: Callable[[Path], str
     """Run a verb with its filled recipe and print the summary of its output folder."""
     before = is_finished(recipe.output)
     folder = run(recipe, quiet)
-    note_finished(before, folder)
-    show_summary(summary(folder))
+    if RANK == 0:
+        note_finished(before, folder)
+        show_summary(summary(folder))
 
 
 def show_summary(text: str) -> None:
@@ -93,6 +103,6 @@ def require_one_process(verb: str) -> None:
     if WORLD_SIZE > 1:
         raise RecipeError(
             f"headstart {verb} was started in {WORLD_SIZE} processes",
-            allowed="torchrun starts only `headstart pretrain`",
+            allowed="torchrun starts only `headstart pretrain` and `headstart finetune`",
             do=f"Run `headstart {verb}` without torchrun",
         )

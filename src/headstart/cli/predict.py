@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Config, Quiet, Split, require_one_process, show_log, show_summary
+from headstart.cli.options import Config, Device, Quiet, Split, require_one_process, show_log, show_summary, use_device
 
 
 def predict(
@@ -28,6 +28,7 @@ def predict(
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; default: a local one.")] = None,
     chunk_rows: Annotated[int, typer.Option(help="Rows that are computed and saved together.")] = 512,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")] = False,
+    device: Device = None,
     split: Split = None,
     config: Config = None,
     quiet: Quiet = False,
@@ -35,6 +36,7 @@ def predict(
     """Predict every row with a fine-tuned model. An unfinished run is resumed."""
     show_log(quiet)
     require_one_process("predict")
+    use_device(device)
     from headstart.core.config import fill
     from headstart.stages.predict.settings import PredictSettings
     from headstart.tasks.table_files import rows_of

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headstart.cli.options import (
-    RANK,
     DryRun,
     Overrides,
     Quiet,
     Recipe,
     is_finished,
     load_recipe,
-    note_finished,
     read_recipe,
-    require_one_process,
     run_and_show,
     show_log,
     show_recipe,
-    show_summary,
 )
+from headstart.core.errors import RecipeError
+
+Processes = Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")]
+Restarts = Annotated[int, typer.Option(min=0, help="How often to restart after a process died.")]
+Nodes = Annotated[
+    int, typer.Option(min=1, help="Machines that train together; run the command on each, with --rendezvous.")
+]
+Rendezvous = Annotated[str, typer.Option(help="HOST:PORT of one of the machines, where they meet.")]
 
 
 def pretrain(
@@ -30,8 +36,10 @@ def pretrain(
     overrides: Overrides = None,
     quiet: Quiet = False,
     dry_run: DryRun = False,
-    processes: Annotated[int, typer.Option(min=1, help="Data-parallel processes on this machine.")] = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="How often to restart after a process died.")] = 0,
+    processes: Processes = 1,
+    restarts: Restarts = 0,
+    nodes: Nodes = 1,
+    rendezvous: Rendezvous = "",
 ) -> None:
     """Raw text → checkpoint. An unfinished run of the same recipe is resumed."""
     show_log(quiet)
@@ -42,24 +50,24 @@ def pretrain(
     if dry_run:
         show_recipe(filled)
         return
-    before = is_finished(filled.output)
-    if (processes > 1 or restarts) and not before and "TORCHELASTIC_RUN_ID" not in os.environ:
-        from headstart.stages.runs import launch
-
-        arguments = ["pretrain", recipe, *(overrides or []), *(["--quiet"] if quiet else [])]
-        raise typer.Exit(launch.run(arguments, filled.output, processes, restarts))
+    _launch(["pretrain", recipe, *(overrides or [])], filled.output, quiet, processes, restarts, (nodes, rendezvous))
     from headstart.stages.pretrain import run as stage
 
-    folder = stage.run(filled, quiet)
-    if RANK == 0:
-        note_finished(before, folder)
-        show_summary(stage.summary(folder))
+    run_and_show(stage.run, stage.summary, filled, quiet)
 
 
-def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, dry_run: DryRun = False) -> None:
+def finetune(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+    processes: Processes = 1,
+    restarts: Restarts = 0,
+    nodes: Nodes = 1,
+    rendezvous: Rendezvous = "",
+) -> None:
     """Checkpoint × task × adaptation → model, compared with baselines. An unfinished run is resumed."""
     show_log(quiet)
-    require_one_process("finetune")
     read = read_recipe(recipe)
     from headstart.stages.finetune.recipe import FinetuneRecipe
 
@@ -67,9 +75,28 @@ def finetune(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, 
     if dry_run:
         show_recipe(filled)
         return
+    _launch(["finetune", recipe, *(overrides or [])], filled.output, quiet, processes, restarts, (nodes, rendezvous))
     from headstart.stages.finetune import run as stage
 
     run_and_show(stage.run, stage.summary, filled, quiet)
+
+
+def _launch(
+    arguments: list[str], output: Path, quiet: bool, processes: int, restarts: int, machines: tuple[int, str]
+) -> None:
+    """Run a command in several processes and exit with their code; return if this process is to run it itself."""
+    nodes, rendezvous = machines
+    if nodes > 1 and not re.fullmatch(r"\S+:\d+", rendezvous):
+        raise RecipeError(
+            f"--nodes is {nodes}, but --rendezvous is {rendezvous or 'empty'}",
+            allowed="The machines meet at HOST:PORT of one of them, such as node1:29500",
+            do="Pass the same --rendezvous on every machine",
+        )
+    if (processes > 1 or restarts or nodes > 1) and not is_finished(output) and "TORCHELASTIC_RUN_ID" not in os.environ:
+        from headstart.stages.runs import launch
+
+        words = [*arguments, *(["--quiet"] if quiet else [])]
+        raise typer.Exit(launch.run(words, output, processes, restarts, nodes, rendezvous))
 
 
 def add_to(app: typer.Typer) -> None:

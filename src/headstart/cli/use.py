@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Config, Json, Split, show
+from headstart.cli.options import Config, Device, Json, Split, show, use_device
 
 
 def evaluate(
@@ -20,6 +20,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option(help="Write the page of errors into this folder.")] = None,
     by: Annotated[str | None, typer.Option(help="Show the score for each value of this column.")] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with this fine-tuned model.")] = None,
+    device: Device = None,
     split: Split = None,
     config: Config = None,
 ) -> None:
@@ -28,6 +29,7 @@ def evaluate(
     With --output, a page is written as HTML, Markdown and JSON: confusions, calibration, scores by length and class,
     the worst errors, and rows whose label should be checked. The page contains texts of the data.
     """
+    use_device(device)
     from headstart.stages import evaluate as stage
     from headstart.tasks.table_files import rows_of
 
@@ -45,9 +47,11 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="Sample among the likeliest tokens of this probability.")] = None,
     num_return_sequences: Annotated[int, typer.Option(help="Texts per prompt.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed samples the same texts.")] = 0,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Generate text: continuations and filled blanks. For blanks, the likeliest candidates are shown too."""
+    use_device(device)
     from headstart.core import config
     from headstart.stages import generate as stage
 

@@ -118,12 +118,21 @@ def global_batch(feed: BatchSource, step: int, batch_size: int, seed: int, befor
     return samples_of_step(step, batch_size, len(feed), seed, before)
 
 
+def count_micro_batches(batch_size: int, micro_batch_size: int, processes: int = 1) -> int:
+    """Return the number of micro-batches in a global batch, the same for each process.
+
+    `micro_batch_size` is the largest number of samples in one of them.
+    """
+    return processes * math.ceil(math.ceil(batch_size / processes) / micro_batch_size)
+
+
 @dataclass(frozen=True)
 class StepBatches(Dataset[list[Batch]]):
     """A dataset whose item s is the list of micro-batches that one process reads in step s.
 
-    A process takes every `size`-th sample of the global batch, so that similar lengths and the parts of a mixture are
-    spread over all processes.
+    The global batch is divided into `count` micro-batches, each of every `count`-th sample, so that similar lengths and
+    the parts of a mixture are spread over all of them. A process takes every `size`-th micro-batch. One process and
+    several thus read the same micro-batches, if their number is the same.
     """
 
     feed: BatchSource
@@ -137,9 +146,14 @@ class StepBatches(Dataset[list[Batch]]):
     """Number of processes."""
 
     def __getitem__(self, step: int) -> list[Batch]:
-        samples = self.samples(step)[self.rank :: self.size]
-        micro = self.micro_batch_size
-        return [self.feed.batch(samples[i : i + micro]) for i in range(0, len(samples), micro)]
+        samples = self.samples(step)
+        own = range(self.rank, min(self.count, len(samples)), self.size)
+        return [self.feed.batch(samples[number :: self.count]) for number in own]
+
+    @property
+    def count(self) -> int:
+        """Return the number of micro-batches in a global batch, over all processes."""
+        return count_micro_batches(self.batch_size, self.micro_batch_size, self.size)
 
     def samples(self, step: int) -> list[Sample]:
         """Return the samples of the global batch of a step, for all processes."""

@@ -23,6 +23,7 @@ from headstart.training.freezing import Freezing
 from headstart.training.guard import NanGuard
 from headstart.training.interruption import StopSignal
 from headstart.training.phases import Phase, Phases, with_batch_warmup
+from headstart.training.recomputation import recompute_layers
 from headstart.training.settings import TrainingSettings
 from headstart.training.step import Gradients, TrainStep
 from headstart.training.world import World
@@ -98,6 +99,8 @@ class Loop:
         self.phases = Phases(with_batch_warmup(phases, settings.batch_warmup_ratio, settings.batch_warmup_start))
         self.phases.require_valid(self.world, settings)
         self.budget = Budget.parse(settings.budget).in_steps(phases[0].batch_size, len(phases[0].feed))
+        if settings.activation_checkpointing == "full":
+            recompute_layers(learner.module)
         if settings.torch_compile:
             compilation.compile_layers(learner.module, precision.default_device(settings.device).type)
         self.train_step = TrainStep(learner, settings, run.seed, self.world)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +11,10 @@ from pathlib import Path
 import torch
 
 from headstart.core.errors import ResourceError
+from headstart.training.settings import DEVICE_PATTERN
+
+DEVICE = "HEADSTART_DEVICE"
+"""The environment variable that chooses the device where no recipe does; worker processes inherit it."""
 
 
 @lru_cache(maxsize=1)
@@ -51,26 +57,31 @@ def pins_memory(device: torch.device) -> bool:
 
 
 def default_device(name: str = "auto") -> torch.device:
-    """Return the device of a `training.device`: by default the GPU if there is one, else the CPU.
+    """Return the device of a `training.device`; auto is that of `DEVICE`, the GPU if there is one, or the CPU.
 
     Raises:
         ResourceError: torch cannot use that device here.
     """
+    setting = "`training.device`"
+    if name == "auto":
+        name, setting = os.environ.get(DEVICE) or "auto", f"the device (`--device`, {DEVICE})"
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.match(DEVICE_PATTERN, name):
+        raise ResourceError(f"{setting} is {name!r}", allowed="It is auto, cpu, cuda, cuda:N, xpu, xpu:N or mps")
     device = torch.device(name)
     available = ["cpu", *(kind for kind in ("cuda", "xpu", "mps") if getattr(torch, kind).is_available())]
     if device.type not in available:
         raise ResourceError(
-            f"`training.device` is {name}, but torch {torch.__version__} cannot use {device.type} on this machine",
+            f"{setting} is {name}, but torch {torch.__version__} cannot use {device.type} on this machine",
             allowed=f"Available here: {', '.join(available)}",
-            do=f"Set `training.device` to auto, or install a driver and a build of torch for {device.type}",
+            do=f"Set it to auto, or install a driver and a build of torch for {device.type}",
         )
     if device.index is not None and device.index >= getattr(torch, device.type).device_count():
         raise ResourceError(
-            f"`training.device` is {name}, but there are {getattr(torch, device.type).device_count()} such devices",
+            f"{setting} is {name}, but there are {getattr(torch, device.type).device_count()} such devices",
             allowed="Devices are counted from 0",
-            do="Set `training.device` to another one",
+            do="Choose another one",
         )
     return device
 

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from headstart.core.config import Section
 from headstart.training.budget import Budget
 
+DEVICE_PATTERN = r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$"
+
 
 class TrainingSettings(Section):
     """Settings of the loop, named as in transformers' TrainingArguments where the meaning is the same."""
@@ -56,8 +58,11 @@ class TrainingSettings(Section):
     )
     device: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
+        pattern=DEVICE_PATTERN,
         description="auto: the GPU (cuda) if there is one, else the CPU; or cpu, cuda, cuda:N, xpu, xpu:N, mps",
+    )
+    activation_checkpointing: Literal["none", "full"] = Field(
+        "none", description="full: store only the input of each layer and compute the rest again, to save memory"
     )
     torch_compile: bool = Field(False, description="compile the layers; faster for runs of more than a few minutes")
     eval_count: int = Field(10, ge=0, description="number of evaluations on held-out data over the budget")

@@ -53,7 +53,6 @@ class TrainStep:
         learner.module.to(self.device)
         shards = settings.parallel == "fsdp" and world.size > 1
         self.parallel = Sharded(learner.module, world) if shards else Replicas(learner.module, world)
-        self._dropout_purpose = f"dropout of rank {world.rank}" if world.rank else "dropout"
 
     def gradients(
         self, micro_batches: Sequence[Batch], step: int, stop: Callable[[], bool], clock: Callable[[], float]
@@ -65,8 +64,9 @@ class TrainStep:
         total: float | torch.Tensor = 0.0
         tokens = 0
         for number, batch in enumerate(micro_batches):
-            # Dropout uses torch's global generator: seeding it by step makes dropout a pure function too.
-            torch.manual_seed(integer(self.seed, step, number, self._dropout_purpose))
+            # Dropout uses torch's global generator: seeding it by step and micro-batch, as `StepBatches` numbers them
+            # over all processes, makes dropout a pure function too.
+            torch.manual_seed(integer(self.seed, step, world.rank + number * world.size, "dropout"))
             with self.parallel.accumulating(last=number == len(micro_batches) - 1):
                 with self.autocast():
                     loss = self.parallel(self._on_device(batch)) / max(weight, 1.0)

@@ -50,6 +50,15 @@ def test_a_device_that_torch_cannot_use_is_refused_with_those_that_it_can():
         TrainingSettings(device="gpu")
 
 
+def test_the_environment_chooses_the_device_where_no_recipe_does(monkeypatch):
+    monkeypatch.setenv(precision.DEVICE, "cpu")
+    assert precision.default_device() == torch.device("cpu")
+    monkeypatch.setenv(precision.DEVICE, "gpu")
+    with pytest.raises(ResourceError, match=r"`--device`, HEADSTART_DEVICE\) is 'gpu'.*cuda:N"):
+        precision.default_device()
+    assert precision.default_device("cpu") == torch.device("cpu"), "the recipe decides"
+
+
 def test_only_a_cpu_or_a_mixture_searches_for_unused_parameters():
     module = torch.nn.Linear(2, 2)
     assert may_leave_unused(module)

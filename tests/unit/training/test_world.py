@@ -254,8 +254,24 @@ def test_the_parts_of_all_ranks_make_up_the_global_batch(toy, size, kind):
         seen.clear()
         for rank in range(size):
             StepBatches(learner, 8, 3, 5, rank=rank, size=size)[step]
-        expected = global_batch(learner, step, 8, 5)
-        assert sorted(seen) == sorted(expected) and (size > 1 or seen == expected)
+        assert sorted(seen) == sorted(global_batch(learner, step, 8, 5))
+
+
+@pytest.mark.parametrize(("size", "micro"), [(2, 4), (2, 2), (2, 1), (4, 2), (4, 1)])
+def test_processes_read_the_micro_batches_of_one_process(toy, size, micro):
+    learner = toy.Learner(lengths=[index % 5 for index in range(20)])
+    learner.batch = lambda samples: samples
+    alone = StepBatches(learner, 8, micro, 5)[3]
+    parts = [StepBatches(learner, 8, micro, 5, rank=rank, size=size)[3] for rank in range(size)]
+    assert [part[i] for i in range(len(parts[0])) for part in parts] == alone
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_two_ranks_compute_what_one_process_accumulates_to_the_bit(toy, tmp_path, ranks, dropout):
+    _, (alone,) = ranks(1, tmp_path / "one", dropout=dropout, micro_batch_size=4)
+    _, weights = ranks(2, tmp_path / "two", dropout=dropout, micro_batch_size=None)
+    assert losses(toy, tmp_path / "two") == losses(toy, tmp_path / "one")
+    assert all(torch.equal(weights[0][name], value) for name, value in alone.items())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,13 @@ from headstart.tasks.decision import scale_output
 from headstart.tasks.embed import Embed
 from headstart.tasks.source import unwrap_peft
 from headstart.training import precision
-from headstart.training.callbacks import default_callbacks
+from headstart.training.callbacks import Callback, default_callbacks
 from headstart.training.checkpoint import Progress
 from headstart.training.compilation import choose_attention
 from headstart.training.loop import RunInfo, TrainResult
 from headstart.training.settings import TrainingSettings
 from headstart.training.trackers import reporting_callbacks
+from headstart.training.world import World
 
 _WITHOUT_LAYERS = ("scratch", "embeddings_only")
 """Methods that take no layer from the checkpoint, and so have nothing to forget."""
@@ -65,6 +66,8 @@ class MethodRequest:
     """Identifies the run in its checkpoints; checkpoints of another run are not resumed."""
     save_model_to: Path | None = None
     quiet: bool = False
+    world: World = field(default_factory=World)
+    """The processes that train together. Rank 0 calls `run_method`, the others `assist`."""
 
 
 def run_method(request: MethodRequest) -> MethodResult:
@@ -90,6 +93,17 @@ def run_method(request: MethodRequest) -> MethodResult:
     return result
 
 
+def assist(request: MethodRequest, section: Section) -> None:
+    """Take part in the training of one method, as a rank other than 0, which predicts, saves and reports."""
+    setup = request.setup
+    settings, splits = settings_of(setup.recipe.training, section), setup.splits_for(request.seed)
+    with RecordedMeter(request.work / "cost.json", setup.recipe.cost, world=request.world) as meter:
+        adaptation: Adaptation = registry.build("adaptations", section)
+        learner = build_learner(setup, adaptation, splits, request.seed, setup.unlabeled_for(section))
+        if count_trainable(learner.model):
+            _train(request, settings, learner, meter)
+
+
 def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> MethodResult:
     """Fit one baseline and predict the test rows.
 
@@ -112,27 +126,20 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     adaptation: Adaptation = registry.build("adaptations", section)
     settings = settings_of(setup.recipe.training, section)
     splits = setup.splits_for(seed)
-    with RecordedMeter(work / "cost.json", setup.recipe.cost) as meter:
+    with RecordedMeter(work / "cost.json", setup.recipe.cost, world=request.world) as meter:
         work.mkdir(parents=True, exist_ok=True)
         record_machine(work, settings)
         learner = build_learner(setup, adaptation, splits, seed, setup.unlabeled_for(section))
         test = setup.rows.encode("test", splits.test)
         model = learner.model
         if count_trainable(model):
-            reporting = reporting_callbacks(f"{request.method} seed {seed}", settings.report_to, request.quiet)
-            callbacks = [*default_callbacks(settings, keep_best=True), *reporting, meter]
-            info = RunInfo(work, request.fingerprint, seed)
-            loop = build_loop(learner, settings, setup.recipe.training.batch_size, info, callbacks)
-            loop.restore()
-            trained = loop.run()
-            # The best weights are not always the last ones.
-            learner.solve()
+            trained, flops = _train(request, settings, learner, meter)
         else:
             trained = evaluate_untrained(learner, settings)
-        flops = trained.progress.flops + sum(body.flops for body in frozen_bodies(model))
+            flops = sum(body.flops for body in frozen_bodies(model))
         trainable, parameters = count_trainable(model), count_parameters(model)
         model = adaptation.finish(model)
-        with _autocast(model, settings):
+        with request.world.all_threads(), _autocast(model, settings):
             decision, validation = _fit_decision(setup, model, learner, trained.validation)
             started = time.perf_counter()
             outputs = run_model(model, task, test, setup.spec)
@@ -154,6 +161,25 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     scores = metrics.compute(task.metrics(), splits.test.labels, predictions)
     result = MethodResult(request.method, seed, predictions, scores, validation, details, meter.tag())
     return result, model
+
+
+def _train(
+    request: MethodRequest, settings: TrainingSettings, learner: TaskLearner, meter: RecordedMeter
+) -> tuple[TrainResult, float]:
+    """Train on all ranks; returns the result and the FLOPs of all ranks, also those of frozen bodies."""
+    world, batch_size = request.world, request.setup.recipe.training.batch_size
+    callbacks: list[Callback] = default_callbacks(settings, keep_best=True)
+    if world.is_main:
+        callbacks += reporting_callbacks(f"{request.method} seed {request.seed}", settings.report_to, request.quiet)
+    info = RunInfo(request.work, request.fingerprint, request.seed)
+    loop = build_loop(learner, settings, batch_size, info, [*callbacks, meter], world)
+    loop.restore()
+    trained = loop.run()
+    if world.is_main:
+        # The best weights are not always the last ones.
+        learner.solve()
+    (frozen,) = world.all_reduce_sum(sum(body.flops for body in frozen_bodies(learner.model)))
+    return trained, trained.progress.flops + frozen
 
 
 def _fit_decision(

@@ -31,6 +31,7 @@ from headstart.training.loop import Loop, RunInfo
 from headstart.training.module import LossModule
 from headstart.training.phases import Phase
 from headstart.training.settings import TrainingSettings
+from headstart.training.world import World
 
 _EVALUATION_BATCH = 64
 
@@ -134,7 +135,7 @@ def run_model(model: PreTrainedModel, task: Task, features: Sequence[Feature], s
 
 def build_loop(
     learner: TaskLearner, settings: TrainingSettings, batch_size: int, run: RunInfo,
-    callbacks: Sequence[Callback] | None = None,
+    callbacks: Sequence[Callback] | None = None, world: World | None = None,
 ) -> Loop:  # fmt: skip
     """Return the loop that trains a learner; counts the FLOPs of a step.
 
@@ -152,7 +153,7 @@ def build_loop(
     if callbacks is None:
         callbacks = default_callbacks(settings, keep_best=True)
     phase = Phase(0.0, learner, rows, per_token, _flops_by_stage(learner, first))
-    return Loop(learner, settings, run, [phase], callbacks=callbacks)
+    return Loop(learner, settings, run, [phase], callbacks=callbacks, world=world)
 
 
 def _flops_by_stage(learner: TaskLearner, batch: Batch) -> list[float]:

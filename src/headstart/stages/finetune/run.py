@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -13,14 +15,16 @@ from headstart.checkpoint.names import Kind, folder_of
 from headstart.core import artifact, config
 from headstart.core.artifact import Staging
 from headstart.core.data import SPLITS
+from headstart.core.log import logger
 from headstart.corpus.read import readers
 from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
 from headstart.stages.finetune.adapt_first import adapted_setup
-from headstart.stages.finetune.cell import MethodRequest, run_method
+from headstart.stages.finetune.cell import MethodRequest, assist, run_method
 from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
+from headstart.stages.finetune.processes import require_processes, warn_about_processes
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
@@ -31,6 +35,7 @@ from headstart.stages.runs.manifest import ADAPTER, FinetuneData, FinetuneManife
 from headstart.tasks.source import require_checkpoint
 from headstart.tasks.table_files import locate
 from headstart.tokens import tokenizer
+from headstart.training.world import World, joined
 
 _CELL = "cell"
 _NAMES: dict[str, Kind] = {"model": "model", "adaptation.teacher": "model", "data.dataset": "dataset"}
@@ -40,18 +45,47 @@ _NAMES: dict[str, Kind] = {"model": "model", "adaptation.teacher": "model", "dat
 def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     """Fine-tune by a recipe and return the folder, a plain Hugging Face model of the best seed.
 
-    Each method with each seed is a cell. An interrupted run continues with the missing cells.
+    Each method with each seed is a cell. An interrupted run continues with the missing cells. Every process that
+    `torchrun` starts calls this function. All of them train each cell together; rank 0 does the rest.
     """
-    recipe = pin_recipe(recipe, _NAMES)
-    require_checkpoint(recipe.model)
-    with RunFolder(recipe.output, recipe, inputs_of(recipe)) as folder:
-        if folder.status != "finished":
-            setup = adapted_setup(open_setup(recipe), folder.path, quiet)
-            machines = record_machine(folder.path, recipe.training)
-            setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
-            cells, left_out = _run_cells(setup, folder, quiet)
-            _publish(setup, folder, cells, left_out)
+    with joined() as world, ExitStack() as stack:
+        require_processes(recipe, world)
+        with world.main_first():
+            # The other ranks read the commits in the recipe that rank 0 has written.
+            recipe = pin_recipe(recipe, _NAMES)
+            require_checkpoint(recipe.model)
+            folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
+        if world.broadcast(folder.status) != "finished":
+            with _warnings_of_main(world):
+                setup = adapted_setup(open_setup(recipe), folder.path, quiet)
+            if world.is_main:
+                _run_and_publish(setup, folder, world, quiet)
+            else:
+                _assist_cells(setup, folder, world)
+        world.barrier()
     return folder.path
+
+
+@contextmanager
+def _warnings_of_main(world: World) -> Iterator[None]:
+    """Drop the warnings of ranks other than 0, which read the same rows as rank 0."""
+    level = logger.level
+    if not world.is_main:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _run_and_publish(setup: Setup, folder: RunFolder, world: World, quiet: bool) -> None:
+    """Run all cells and write the result, as rank 0."""
+    recipe = setup.recipe
+    warn_about_processes(setup, world)
+    machines = record_machine(folder.path, recipe.training)
+    setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
+    cells, left_out = _run_cells(setup, folder, world, quiet)
+    _publish(setup, folder, cells, left_out)
 
 
 def summary(folder: Path) -> str:
@@ -90,31 +124,50 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     return {"checkpoint": artifact.identity(folder_of(recipe.model))[:16], **hashes}
 
 
-def _run_cells(setup: Setup, folder: RunFolder, quiet: bool) -> tuple[dict[str, list[MethodResult]], dict[str, str]]:
+def _run_cells(
+    setup: Setup, folder: RunFolder, world: World, quiet: bool
+) -> tuple[dict[str, list[MethodResult]], dict[str, str]]:
     """Return the results of every method by seed, baselines first, and the methods that are left out with reasons."""
     cells: dict[str, list[MethodResult]] = {}
     left_out = dict(setup.left_out)
-    recipe = setup.recipe
-    for method, section in sorted(setup.methods.items(), key=lambda item: item[1] is not None):
-        for seed in range(recipe.seed, recipe.seed + recipe.seeds):
-            name = f"{method}-seed-{seed}"
-            request = MethodRequest(
-                setup, method, section, seed, folder.path / "work" / name, folder.fingerprint,
-                _model_folder(folder, seed) if method == setup.chosen else None, quiet,
-            )  # fmt: skip
-            try:
-                result = _run_cell(request, folder.path, name)
-            except NotApplicable as reason:
-                left_out[method] = str(reason)
-                break
-            cells.setdefault(method, []).append(result)
+    for request in _requests(setup, folder, world, quiet):
+        if request.method in left_out:
+            continue
+        try:
+            result = _run_cell(request, folder.path)
+        except NotApplicable as reason:
+            left_out[request.method] = str(reason)
+            continue
+        cells.setdefault(request.method, []).append(result)
     return cells, left_out
 
 
-def _run_cell(request: MethodRequest, folder: Path, name: str) -> MethodResult:
+def _assist_cells(setup: Setup, folder: RunFolder, world: World) -> None:
+    """Train with rank 0 in each cell that is not finished, as another rank; baselines are left to rank 0."""
+    for request in _requests(setup, folder, world, quiet=True):
+        if request.section is not None and not world.broadcast(True):
+            assist(request, request.section)
+
+
+def _requests(setup: Setup, folder: RunFolder, world: World, quiet: bool) -> Iterator[MethodRequest]:
+    """Yield each method with each seed, baselines first."""
+    recipe = setup.recipe
+    for method, section in sorted(setup.methods.items(), key=lambda item: item[1] is not None):
+        for seed in range(recipe.seed, recipe.seed + recipe.seeds):
+            yield MethodRequest(
+                setup, method, section, seed, folder.path / "work" / f"{method}-seed-{seed}", folder.fingerprint,
+                _model_folder(folder, seed) if method == setup.chosen else None, quiet, world,
+            )  # fmt: skip
+
+
+def _run_cell(request: MethodRequest, folder: Path) -> MethodResult:
     """Return the result of a cell: from disk if it is finished, otherwise by running it."""
+    name = request.work.name
     cell_dir = folder / "cells" / name
-    if artifact.is_complete(cell_dir):
+    is_finished = artifact.is_complete(cell_dir)
+    if request.section is not None:
+        request.world.broadcast(is_finished)
+    if is_finished:
         artifact.verify(cell_dir, _CELL)
         return MethodResult.from_dict(results.read(cell_dir))
     result = run_method(request)

@@ -28,8 +28,8 @@ VERB_BY_SECTION = {
 _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
 """Sections that do not change the result: the output folder, prices, the machine, descriptions."""
 _NOT_IDENTITY_OF_TRAINING = (
-    "checkpoint_store", "dataloader_num_workers", "device", "parallel", "report_to", "save_interval_minutes",
-    "save_total_limit",
+    "activation_checkpointing", "checkpoint_store", "dataloader_num_workers", "device", "parallel", "report_to",
+    "save_interval_minutes", "save_total_limit",
 )  # fmt: skip
 """Training settings that do not change the result, so a run may be resumed with other values."""
 

@@ -1,4 +1,4 @@
-"""Data-parallel training on one machine: processes started, watched and restarted by torch's elastic agent."""
+"""Data-parallel training: the processes of this machine, started, watched and restarted by torch's elastic agent."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ def follow_launcher() -> None:
         die_with_parent(int(launcher))
 
 
-def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 0) -> int:
+def run(
+    arguments: Sequence[str], output: Path, processes: int, restarts: int = 0, nodes: int = 1, rendezvous: str = ""
+) -> int:
     """Run `headstart` with the given arguments in several processes and return the exit code.
 
-    If one process dies, the others are stopped and all restart from the last checkpoint, at most `restarts` times.
+    If one process dies, the others are stopped and all restart from the last checkpoint, at most `restarts` times. With
+    several `nodes`, each of them runs this function, and they meet at the address `rendezvous`, HOST:PORT of one.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -42,11 +45,12 @@ def run(arguments: Sequence[str], output: Path, processes: int, restarts: int = 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=nodes,
+        max_nodes=nodes,
         nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend=_register_rendezvous(),
+        run_id=uuid.uuid4().hex if nodes == 1 else rendezvous,
+        rdzv_backend=_register_rendezvous() if nodes == 1 else "c10d",
+        rdzv_endpoint=rendezvous,
         max_restarts=restarts,
         signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
     )

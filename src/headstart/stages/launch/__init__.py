@@ -1,0 +1,1 @@
+"""`headstart launch`: the job of a recipe, for the scheduler of a cluster."""
