@@ -3,11 +3,11 @@
 # %% [markdown]
 # # How sure is a score?
 #
-# **Claim.** If two methods are equally good, single runs still differ, often by more than what papers report as progress.
-# A test over seeds *and* examples keeps false discoveries below 5 %.
+# **Claim.** If two methods are equally good, single runs still differ, often by more than what papers report as
+# progress. A test over seeds *and* examples keeps false discoveries below 5 %.
 #
-# **Plan.** Simulate what we can never see in reality: two methods that are exactly equal. Each run has luck with its seed
-# (2 points), and 500 test rows that happen to suit it or not. Count how often we would have believed in a difference.
+# **Plan.** Simulate what we can never see in reality: two methods that are exactly equal. Each run has luck with its
+# seed (2 points), and 500 test rows that happen to suit it or not. Count how often we would believe in a difference.
 
 # %%
 import os

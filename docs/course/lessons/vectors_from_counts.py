@@ -20,7 +20,8 @@ from scipy import sparse
 from sklearn.utils.extmath import randomized_svd
 
 TEXT = Path(__file__).resolve().parents[3] / "recipes" / "quickstart" / "data" / "kjv.txt.gz"
-verses = [re.findall("[a-z]+", line.lower()) for line in gzip.open(TEXT, "rt", encoding="utf-8")]
+with gzip.open(TEXT, "rt", encoding="utf-8") as file:
+    verses = [re.findall("[a-z]+", line.lower()) for line in file]
 frequent = [word for word, _ in Counter(word for verse in verses for word in verse).most_common(3000)]
 number = {word: i for i, word in enumerate(frequent)}
 print(f"{len(verses):,} lines, {sum(map(len, verses)):,} words")
