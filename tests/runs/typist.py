@@ -36,8 +36,8 @@ PACKAGES = Path(headstart.__file__).resolve().parents[1]
 BLOCK = re.compile(r"^(?:<!-- (tiny|server|not run)(?:: (.*?))? -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\S+\.(?:yaml|toml|py))\n")
 ADDRESS = "127.0.0.1:8000"
-STARTS_PROCESSES = {"study", "advise", "corpus", "predict", "--processes"}
-"""Words of commands that start processes, which a forked process cannot do safely."""
+STARTS_PROCESSES = re.compile(r"headstart (study run|corpus build|advise|predict|.*--processes [2-9])")
+"""Commands that start processes, which a forked process cannot do safely."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Typist:
         elif words[:2] == ["pip", "install"]:
             apart = f"--target {self._plugins} --no-deps --no-build-isolation --no-index --quiet"
             self._shell(f"python -m {command} {apart}")
-        elif is_plain and self.nursery is not None and STARTS_PROCESSES.isdisjoint(words):
+        elif is_plain and self.nursery is not None and not STARTS_PROCESSES.match(command):
             self._fork([*words[1:], *more])
         else:
             command = command.replace(ADDRESS, f"127.0.0.1:{self._port}")
