@@ -89,7 +89,7 @@ p = (1 + (shuffled >= related.mean()).sum()) / 1001
 print(f"related pairs: mean cosine {related.mean():.2f}; the same words at random: {shuffled.mean():.2f}; p = {p:.3f}")
 
 # %% [markdown]
-# **Verdict.** Confirmed: no shuffle of 1,000 comes near. Nobody told the program what a word means.
+# **Verdict.** Confirmed: no shuffle of 1,000 comes near. No label was needed.
 #
 # `headstart pretrain` does the same over token ids (`warm_start`, src/headstart/tokens/cooccurrence.py), so that a
 # network starts with these vectors instead of random ones.
