@@ -153,7 +153,7 @@ class Typist:
         more = {
             "PATH": path,
             "PYTHONPATH": packages,
-            "COLUMNS": "160",
+            "COLUMNS": "100",
             "NO_COLOR": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
@@ -170,7 +170,7 @@ class Typist:
         before = os.getcwd()
         os.chdir(self.folder)
         try:
-            environment = {"COLUMNS": "160", "NO_COLOR": "1"}
+            environment = {"COLUMNS": "100", "NO_COLOR": "1"}
             code = f"import sys; sys.path.insert(0, {str(self._plugins)!r})"
             child = self.nursery.start(arguments, environment=environment, code=code)
             self._keep(shlex.join(arguments), child.wait(), child.output())
