@@ -34,7 +34,7 @@ def require(page: Path) -> None:
 def names(output: str) -> set[str]:
     """What must not change between a shown output and the real one: headers of tables, and words before a colon."""
     lines = output.splitlines()
-    headers = {line for line, below in pairwise(lines) if below.startswith("|---")}
+    headers = {line.rstrip("… ") for line, below in pairwise(lines) if below.startswith("|---")}
     headers |= {cell.strip() for line in lines if "┃" in line for cell in line.split("┃")}
     words = {match[0] for line in lines if (match := re.match(r"[a-z][a-z -]{2,30}: ", line))}
     return headers | words
