@@ -212,7 +212,8 @@ class Build:
             for note_of_task in engine.run_tasks(function, remaining, self.recipe.engine):
                 done += 1
                 check(note_of_task)
-                logger.info(f"corpus: {step}: part {done} of {len(tasks)}")
+                if _is_milestone(done, len(tasks)):
+                    logger.info(f"corpus: {step}: part {done} of {len(tasks)}")
                 started = self._add_seconds(step, started)
         return [note for task in tasks if (note := finished(folder, task["number"])) is not None]
 
@@ -244,6 +245,11 @@ class Build:
         self.seconds[step] = round(self.seconds.get(step, 0.0) + now - since, 3)
         artifact.write_whole(self.work / _SECONDS, json.dumps(self.seconds) + "\n")
         return now
+
+
+def _is_milestone(done: int, total: int) -> bool:
+    """Return whether this part completes another tenth of all parts: a folder of pages has a part for each file."""
+    return 10 * done // total > 10 * (done - 1) // total
 
 
 def _log_counts(counts: RowCounts) -> None:

@@ -74,3 +74,12 @@ def test_a_build_waits_for_the_engine_of_a_killed_one(tmp_path):
             other.stdin.close()
             assert engine_process.wait(timeout=300) == 0
     assert (tmp_path / "out" / "headstart.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("total", "lines"), [(1, [1]), (3, [1, 2, 3]), (161, [17, 33, 49, 65, 81, 97, 113, 129, 145, 161])]
+)
+def test_progress_has_ten_lines_however_many_parts_there_are(total, lines):
+    from headstart.stages.corpus.build import _is_milestone
+
+    assert [done for done in range(1, total + 1) if _is_milestone(done, total)] == lines
