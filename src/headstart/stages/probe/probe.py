@@ -18,6 +18,7 @@ from headstart.evaluation.report.content import ReportSection
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.settings import ProbeSettings
 from headstart.tasks import tables
+from headstart.tasks.table_files import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,16 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
         if empty is not None:
             raise DataError(f"{path}, row {number}: {empty!r} is not a text", do="Complete or remove the row")
     return rows
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Return the lines of a text file that are not blank, or the column `text` of a table."""
+    if Path(path).suffix.lower() in SUFFIXES:
+        return [row["text"] for row in read_columns(path, ("text",))]
+    try:
+        return [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as text ({error})", do="Pass a UTF-8 text file or a table") from error
 
 
 def sample(count: int, limit: int, seed: int, purpose: str) -> list[int]:

@@ -27,9 +27,9 @@ from headstart.stages.probe.probe import (
     data_file,
     percent,
     read_columns,
+    read_texts,
     sample,
 )
-from headstart.tasks.table_files import SUFFIXES
 
 _FACTS, _LAMBADA = "probes/facts.parquet", "probes/lambada.parquet"
 _FACTS_PER_RELATION, _PASSAGES = 20, 200
@@ -125,12 +125,16 @@ class Cloze(Probe):
             sections.append(self._passage_section(reading))
         tables = {
             "cloze": [
-                {"model": each.model, "text": blank.text, "rank": rank, "token": token, "probability": probability}
+                {
+                    "model": each.model, "network": network, "text": blank.text, "rank": rank, "token": token,
+                    "probability": probability,
+                }
                 for each in measured
-                for blank in each.trained.blanks
+                for network, found in (("trained", each.trained), ("untrained", each.untrained))
+                for blank in found.blanks
                 for rank, (token, probability) in enumerate(blank.candidates, start=1)
             ]
-        }
+        }  # fmt: skip
         if recalled:
             tables["cloze-facts"] = self._fact_rows(recalled)
         return ProbeReport(scores, sections, self._numbers(measured), {k: rows for k, rows in tables.items() if rows})
@@ -192,11 +196,15 @@ class Cloze(Probe):
         if without:
             notes.append(f"No answer of the {len(self.facts):,} facts is one token of {', '.join(without)}.")
         filled = {each.model: {blank.text: blank for blank in each.trained.blanks} for each in measured}
+        columns = {}
+        for each in measured:
+            columns[each.model] = filled[each.model]
+            columns[f"{each.model}, untrained"] = {blank.text: blank for blank in each.untrained.blanks}
         texts = list(dict.fromkeys(text for blanks in filled.values() for text in blanks))
         rows = [
-            [Quoted(text), *(Quoted(_candidates(blanks.get(text))) for blanks in filled.values())] for text in texts
+            [Quoted(text), *(Quoted(_candidates(blanks.get(text))) for blanks in columns.values())] for text in texts
         ]
-        header = ["text", *(Quoted(name) for name in filled)]
+        header = ["text", *(Quoted(name) for name in columns)]
         tables = [ReportTable("Blanks, side by side", header, rows, [False] * len(header))]
         for name, blanks in filled.items():
             layers = max((len(blank.by_layer) for blank in blanks.values()), default=0)
@@ -252,7 +260,10 @@ class Cloze(Probe):
     def _numbers(self, measured: Sequence[Measured]) -> dict[str, Any]:
         models = {}
         for each in measured:
-            numbers: dict[str, Any] = {"blanks": [asdict(blank) for blank in each.trained.blanks]}
+            numbers: dict[str, Any] = {
+                "blanks": [asdict(blank) for blank in each.trained.blanks],
+                "untrained_blanks": [asdict(blank) for blank in each.untrained.blanks],
+            }
             if each.trained.facts:
                 numbers["facts"] = {
                     "used": len(each.trained.facts), "of": len(self.facts), "first": asdict(_first(each.trained.facts)),
@@ -273,15 +284,7 @@ class Cloze(Probe):
 
 def _read_blanks(path: Path) -> list[str]:
     """Return the texts with blanks in a file; raises if a text has none."""
-    if path.suffix.lower() in SUFFIXES:
-        texts = [row["text"] for row in read_columns(path, ("text",))]
-    else:
-        try:
-            texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path} cannot be read as text ({error})", do="Pass a UTF-8 text file or a table"
-            ) from error
+    texts = read_texts(path)
     without = next((number for number, text in enumerate(texts, start=1) if BLANK not in text), None)
     if without is not None or not texts:
         where = f"{path} has no texts" if without is None else f"{path}, text {without}, has no blank"
