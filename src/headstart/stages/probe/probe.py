@@ -33,13 +33,33 @@ class Measured:
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """One figure of a model: a fraction, its interval, and the same figure of the baselines."""
+    """One figure of a model: a fraction, or another number, its interval, and the same figure of the baselines."""
 
     model: str
     measure: str
     estimate: Estimate
     baselines: dict[str, float | None]
     """The figure of a baseline by its name: `untrained`, or another that the probe has."""
+    unit: str = "× 100"
+    """The unit of a number that is not a fraction, such as nats."""
+    points: Sequence[float] = ()
+    """The value of each row of the data, whose mean is the figure; NaN for a row that was left out."""
+
+    @property
+    def scale(self) -> float:
+        """100 for a fraction, else 1."""
+        return 100.0 if self.unit == "× 100" else 1.0
+
+    def number(self, value: float, sign: str = "") -> str:
+        """Return a value in the unit of the figure as text; `sign` is `+` for a difference."""
+        return f"{self.scale * value:{sign}.{1 if self.scale == 100 else 2}f}"
+
+    def shown(self) -> str:
+        """Return the figure with its interval as text."""
+        if self.estimate.value is None:
+            return "–"
+        ends = [self.number(end) for end in (self.estimate.low, self.estimate.high) if end is not None]
+        return self.number(self.estimate.value) + (f" ({' to '.join(ends)})" if ends else "")
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,8 @@ class Probe:
     """The families in which the probe has a meaning."""
     needs_head: ClassVar[bool] = True
     """Whether the probe reads the predictions of a language-model head."""
+    over_run: ClassVar[bool] = True
+    """Whether the probe runs on the snapshots of a run too, to show what was learned when."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         """Keep the settings; data is read by `prepare`."""
@@ -92,6 +114,10 @@ class Probe:
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the results of all models."""
         raise NotImplementedError
+
+    def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
+        """Return what the page shows of networks along a run, each with its name, besides the main figures."""
+        return []
 
 
 def data_file(name: str) -> Path | None:

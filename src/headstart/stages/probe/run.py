@@ -19,7 +19,7 @@ from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.core.log import logger
 from headstart.evaluation.cost import Meter
-from headstart.stages.probe import page
+from headstart.stages.probe import over_run, page
 from headstart.stages.probe.network import ProbedCheckpoint, ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
 from headstart.stages.probe.settings import ProbeSettings
@@ -42,6 +42,8 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
     probes = _build(settings)
     target = output or _beside(models[0])
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
+    if settings.over_run:
+        over_run.require_snapshots(checkpoints)
     require_free(target, KIND, [checkpoint.folder for checkpoint in checkpoints], settings.overwrite)
     skipped = {name: reason for name, probe in probes.items() if (reason := probe.prepare()) is not None}
     notes = [f"{name}: {reason}." for name, reason in skipped.items()]
@@ -52,13 +54,18 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         artifact.staged(target, KIND, parents=parents, seed=settings.seed) as staging,
     ):
         measured: dict[str, list[Measured]] = {name: [] for name in probes}
+        points: list[over_run.RunPoint] = []
         for checkpoint in checkpoints:
             notes += _measure(checkpoint, probes, measured, quiet)
+            if settings.over_run:
+                points += over_run.measure_run(checkpoint, probes, measured, settings.seed, quiet)
         reports = {name: probes[name].report(found) for name, found in measured.items() if found}
         if not reports:
             raise ArtifactError(
                 f"no probe applies to {', '.join(models)}: {' '.join(notes)}", do="Pass another model or other data"
             )
+        if points:
+            reports[over_run.NAME] = over_run.report(probes, points)
         names = [checkpoint.name for checkpoint in checkpoints]
         facts = _facts(names, settings, reports, notes)
         page.write(names, reports, notes, facts, staging)

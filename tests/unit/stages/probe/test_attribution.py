@@ -1,4 +1,4 @@
-"""Integrated gradients: completeness, a classifier whose words are known, deletion, and where there is nothing to do."""
+"""Integrated gradients: completeness, a classifier whose words are known, deletion, and nothing to explain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def classifier_of(tmp_path, encoder_folder, decoder_folder):
 @pytest.fixture(params=["label", "labels", "number", "decoder", "masked token", "next token"])
 def network(request, classifier_of, network_of, encoder_folder, decoder_folder):
     return network_of({
-        "label": lambda: classifier_of(),
+        "label": classifier_of,
         "labels": lambda: classifier_of(problem_type="multi_label_classification"),
         "number": lambda: classifier_of(num_labels=1),
         "decoder": lambda: classifier_of("decoder"),

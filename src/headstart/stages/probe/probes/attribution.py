@@ -80,6 +80,7 @@ class Attribution(Probe):
 
     paper: ClassVar[str] = "Sundararajan et al. 2017, integrated gradients; DeYoung et al. 2020, ERASER (deletion)"
     needs_head: ClassVar[bool] = False
+    over_run: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
         """Read the texts of the user, and check that captum is installed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -115,10 +116,14 @@ class Cloze(Probe):
         reading = [each for each in measured if each.trained.last_words]
         for each in recalled:
             baselines = {"untrained": _first(each.untrained.facts).value, "most_frequent": self._majority(each).value}
-            scores.append(ProbeScore(each.model, "facts, answer first", _first(each.trained.facts), baselines))
+            hits = {recalled.fact: float(recalled.ranks[-1] == 1) for recalled in each.trained.facts}
+            points = [hits.get(i, math.nan) for i in range(len(self.facts))]
+            first = _first(each.trained.facts)
+            scores.append(ProbeScore(each.model, "facts, answer first", first, baselines, points=points))
         for each in reading:
             baselines = {"untrained": _mean(each.untrained.last_words).value, "random_word": self._random_word()}
-            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(each.trained.last_words), baselines))
+            words = each.trained.last_words
+            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(words), baselines, points=words))
         if recalled:
             sections += [self._fact_section(recalled), _layer_section(recalled)]
         if reading:
@@ -138,6 +143,20 @@ class Cloze(Probe):
         if recalled:
             tables["cloze-facts"] = self._fact_rows(recalled)
         return ProbeReport(scores, sections, self._numbers(measured), {k: rows for k, rows in tables.items() if rows})
+
+    def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
+        """Return the likeliest token of each blank along a run."""
+        if not points:
+            return []
+        filled = [{blank.text: blank for blank in found.trained.blanks} for _, found in points]
+        rows = [
+            [name, *(Quoted(_candidates(blanks.get(text), 1)) for blanks in filled)]
+            for text in self.texts
+            for name in ([Quoted(text)] if any(text in blanks for blanks in filled) else [])
+        ]
+        header = ["text", *(Quoted(name) for name, _ in points)]
+        table = ReportTable("The likeliest token with its probability, in %", header, rows, [False] * len(header))
+        return [ReportSection("Blanks over the run", (), (), [table])]
 
     def _read_facts(self, path: Path, limit: int) -> None:
         groups: dict[str, list[_Fact]] = {}
@@ -292,8 +311,9 @@ def _read_blanks(path: Path) -> list[str]:
     return texts
 
 
-def _candidates(blank: _Filled | None) -> str:
-    return "–" if blank is None else " · ".join(f"{token} {100 * value:.1f}" for token, value in blank.candidates)
+def _candidates(blank: _Filled | None, most: int = _CANDIDATES) -> str:
+    shown = [] if blank is None else blank.candidates[:most]
+    return " · ".join(f"{token} {100 * value:.1f}" for token, value in shown) or "–"
 
 
 def _mean(values: Sequence[float]) -> Estimate:

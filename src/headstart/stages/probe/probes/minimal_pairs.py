@@ -113,7 +113,7 @@ class MinimalPairs(Probe):
         scores = [
             ProbeScore(
                 each.model, f"accuracy ({_METHODS[each.family]})", _accuracy(each.trained.points),
-                {"untrained": _accuracy(each.untrained.points).value},
+                {"untrained": _accuracy(each.untrained.points).value}, points=each.trained.points,
             )
             for each in measured
         ]  # fmt: skip
