@@ -84,6 +84,10 @@ class Probe:
     """The families in which the probe has a meaning."""
     needs_head: ClassVar[bool] = True
     """Whether the probe reads the predictions of a language-model head."""
+    needs_untrained: ClassVar[bool] = True
+    """Whether `measure` is called for the untrained network too."""
+    fewest_models: ClassVar[int] = 1
+    """The models that the probe compares; one of more than one model runs only if it is named."""
     over_run: ClassVar[bool] = True
     """Whether the probe runs on the snapshots of a run too, to show what was learned when."""
 

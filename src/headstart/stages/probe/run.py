@@ -39,7 +39,7 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         quiet: log no progress.
     """
     _require_models(models)
-    probes = _build(settings)
+    probes = _build(settings, len(models))
     target = output or _beside(models[0])
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
     if settings.over_run:
@@ -93,15 +93,26 @@ def _require_models(models: Sequence[str]) -> None:
         raise RecipeError(f"the model {twice} is given twice", do="Remove one of the two")
 
 
-def _build(settings: ProbeSettings) -> dict[str, Probe]:
+def _build(settings: ProbeSettings, models: int) -> dict[str, Probe]:
     if settings.text is not None and len(settings.probes) != 1:
         raise RecipeError(
             f"--text is set, and {len(settings.probes) or 'no'} probes are named",
             allowed="Each probe reads another kind of file",
             do="Name the probe that reads it, such as `headstart probe MODEL minimal_pairs --text pairs.csv`",
         )
-    names = settings.probes or registry.names("probes")
-    return {name: registry.resolve("probes", name)(settings) for name in names}
+    classes: dict[str, type[Probe]] = {
+        name: registry.resolve("probes", name) for name in settings.probes or registry.names("probes")
+    }
+    if not settings.probes:
+        return {name: probe(settings) for name, probe in classes.items() if probe.fewest_models == 1}
+    few = next((name for name, probe in classes.items() if probe.fewest_models > models), None)
+    if few is not None:
+        raise RecipeError(
+            f"the probe {few} is named, and {models} model is given",
+            allowed=f"It compares {classes[few].fewest_models} models or more",
+            do=f"Pass the model before and the one after, such as `headstart probe BEFORE AFTER {few}`",
+        )
+    return {name: probe(settings) for name, probe in classes.items()}
 
 
 def _beside(model: str) -> Path:
@@ -121,9 +132,10 @@ def _measure(
     found, has_head = _run_all(trained, applicable, "", quiet), trained.has_head
     del trained  # before the next network is built
     if applicable:
-        untrained = _run_all(checkpoint.untrained(has_head), applicable, ", untrained", quiet)
+        compared = {name: probe for name, probe in applicable.items() if probe.needs_untrained}
+        untrained = _run_all(checkpoint.untrained(has_head), compared, ", untrained", quiet) if compared else {}
         for name in applicable:
-            measured[name].append(Measured(checkpoint.name, checkpoint.family, found[name], untrained[name]))
+            measured[name].append(Measured(checkpoint.name, checkpoint.family, found[name], untrained.get(name)))
     return [f"{name} was left out for {checkpoint.name}: {reason}." for name, reason in reasons.items() if reason]
 
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headstart
 from headstart.core.errors import ResourceError
@@ -17,27 +16,6 @@ from headstart.stages.probe.probes.attribution import FRACTIONS, Attribution
 from headstart.stages.probe.settings import ProbeSettings
 
 TEXT = "and the king of Babylon went up unto the city with all his servants"
-
-
-@pytest.fixture
-def classifier_of(tmp_path, encoder_folder, decoder_folder):
-    """A folder with a classifier of texts on a tiny network; weights of the head are larger than new ones."""
-
-    def make(family="encoder", **settings):
-        source = encoder_folder if family == "encoder" else decoder_folder
-        tokenizer = AutoTokenizer.from_pretrained(str(source))
-        settings = {"num_labels": 3, "pad_token_id": tokenizer.pad_token_id, **settings}
-        torch.manual_seed(1)
-        model = AutoModelForSequenceClassification.from_pretrained(str(source), **settings)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-        folder = tmp_path / f"classifier-{family}-{settings['num_labels']}"
-        model.save_pretrained(str(folder))
-        tokenizer.save_pretrained(str(folder))
-        return folder
-
-    return make
 
 
 @pytest.fixture(params=["label", "labels", "number", "decoder", "masked token", "next token"])
