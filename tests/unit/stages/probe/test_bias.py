@@ -117,5 +117,5 @@ def test_own_pairs_are_compared_directly(network_of, encoder_folder, tmp_path):
         and "does not show that a model is fair" in page
     )
     (tmp_path / "long.csv").write_text("first,second\na," + "in " * 5000, encoding="utf-8")
-    with pytest.raises(DataError, match="no pair of .* fits"):
+    with pytest.raises(DataError, match=r"no pair of .* fits"):
         report_of(network_of(encoder_folder), Bias(ProbeSettings(text=str(tmp_path / "long.csv"))))
