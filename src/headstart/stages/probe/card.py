@@ -8,8 +8,8 @@ from headstart.core.markdown import code, escape, markdown_table
 from headstart.stages.probe.probe import ProbeReport
 
 _NOTES = {
-    "bias": "Bias is measured on a few groups, stereotypes and short sentences in English. A small figure does not show "
-    "that the model is fair, nor a large one that it does harm where it is used.",
+    "bias": "Bias is measured on a few groups, stereotypes and short sentences in English. A small figure does not "
+    "show that the model is fair, nor a large one that it does harm where it is used.",
     "attribution": "The figure of attribution is a check of explanations, not of the model.",
 }
 
