@@ -184,11 +184,12 @@ class Bias(Probe):
                 if value.value is not None:
                     ends = [None if end is None else scale * end for end in (value.low, value.high)]
                     bars.append(IntervalRow(name, scale * value.value, *ends))
-        header = ["axis", "comparisons", f"{_MEASURES[bool(found.labels)]} {unit}".strip(), "untrained"]
-        tables = [ReportTable(header[2], header, rows, [False, True, True, True])]
+        measure = _MEASURES[bool(found.labels)] + (" × 100" if scale == 100 else "")
+        header = ["axis", "comparisons", measure, "untrained"]
+        tables = [ReportTable(measure, header, rows, [False, True, True, True])]
         if found.labels:
             tables.append(self._label_table(found))
-        chart = interval_chart(f"{each.model}: {header[2]}", bars)
+        chart = interval_chart(f"{each.model}: {measure}", bars)
         return ReportSection(Quoted(f"Bias of {each.model}"), (), [chart], tables)
 
     def _label_table(self, found: _Found) -> ReportTable:
@@ -226,7 +227,7 @@ class Bias(Probe):
         ]  # fmt: skip
 
 
-_MEASURES = {False: "association", True: "change of the scores"}
+_MEASURES = {False: "association in nats", True: "change of the scores"}
 """The name of the figure of a language model, and of a classifier."""
 
 
