@@ -158,7 +158,8 @@ def test_a_finetuned_model_is_explained_on_its_test_rows(tmp_path, encoder_folde
             csv.writer(file).writerows([("text", "label"), *((t, "long" if len(t) > 70 else "short") for t in part)])
     model = headstart.finetune({
         "output": str(tmp_path / "model"), "model": str(encoder_folder), "task": {"kind": "classify"},
-        "data": {"train": str(tmp_path / "train.csv"), "test": str(tmp_path / "test.csv")},
+        "data": {"train": str(tmp_path / "train.csv"), "validation": 0.2, "test": str(tmp_path / "test.csv")},
+        "adaptation": {"name": "full"},
         "training": {"budget": "2 steps", "batch_size": 4, "max_length": 64}, "compare_with": [],
     })  # fmt: skip
     run = headstart.probe(model.path, probes=["attribution"], output=tmp_path / "out", limit=3, quiet=True)

@@ -240,8 +240,9 @@ def fill_templates(path: Path) -> list[Comparison]:
         for is_control, key in ((False, "groups"), (True, "control")):
             for names, template in product(entry[key], entry["templates"]):
                 filled = [
-                    SentencePair(*(template.format(group=name, attribute=word) for name in names), weight)
+                    SentencePair(first, second, weight)
                     for word, weight in weights
+                    for first, second in [[template.format(group=name, attribute=word) for name in names]]
                 ]
                 comparisons.append(Comparison(entry["axis"], " / ".join(names), is_control, filled))
     return comparisons
