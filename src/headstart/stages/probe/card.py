@@ -18,7 +18,7 @@ def section(reports: Mapping[str, ProbeReport], notes: Sequence[str]) -> str:
     """Return the main figures as Markdown; names of models and measures are in code spans or escaped."""
     rows = [
         [
-            code(score.model), escape(name), escape(score.measure), escape(f"{score.shown()} {score.unit}".strip()),
+            code(score.model), escape(name), escape(score.measure), escape(score.shown()),
             escape("; ".join(f"{key} {score.number(v)}" for key, v in score.baselines.items() if v is not None) or "–"),
         ]
         for name, report in reports.items()
@@ -29,7 +29,7 @@ def section(reports: Mapping[str, ProbeReport], notes: Sequence[str]) -> str:
         "Measured by `headstart probe`, with 95 % intervals. Untrained is the same network with new weights.",
     ]
     if rows:
-        parts.append(markdown_table(["model", "probe", "measure", "value", "beside it"], rows))
+        parts.append(markdown_table(["model", "probe", "measure", "value (fractions × 100)", "beside it"], rows))
     parts += [text for name, text in _NOTES.items() if name in reports]
     parts += [str(escape(note)) for note in notes]
     return "\n\n".join(parts) + "\n"

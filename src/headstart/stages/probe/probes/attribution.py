@@ -227,6 +227,7 @@ def _section(measured: Sequence[Measured]) -> ReportSection:
         "network. Where it is high, attributions show the architecture and the text rather than what was learned "
         "(Adebayo et al. 2018).",
     ]
+    notes += [f"Texts of {each.model}: {each.trained.source}." for each in measured]
     notes += [
         f"{each.model}: {each.trained.skipped:,} of {each.trained.skipped + len(each.trained.texts):,} texts were left "
         "out, because they are too long or have no blank."
@@ -241,15 +242,15 @@ def _section(measured: Sequence[Measured]) -> ReportSection:
     ]
     rows = [
         [
-            Quoted(each.model), Quoted(each.trained.source), f"{len(each.trained.texts):,}",
+            Quoted(each.model), f"{len(each.trained.texts):,}",
             percent(_mean_drop(each.trained, "top")), percent(_mean_drop(each.trained, "random")),
             percent(_lead(each.trained), "+"), percent(_lead(each.untrained), "+"), _correlation(_agreement(each)),
         ]
         for each in measured
     ]  # fmt: skip
-    header = ["model", "texts", "number", "drop × 100, top words", "drop × 100, random words", "lead × 100"]
+    header = ["model", "texts", "drop × 100, top words", "drop × 100, random words", "lead × 100"]
     header += ["lead × 100, untrained", "correlation with untrained"]
-    table = ReportTable("Deletion of words", header, rows, [False, False, *[True] * 6])
+    table = ReportTable("Deletion of words", header, rows, [False, *[True] * 6])
     return ReportSection("Attribution", notes, [part for each in measured for part in _charts(each)], [table])
 
 
@@ -289,9 +290,9 @@ def _text_section(each: Measured) -> ReportSection:
     for i in shown:
         text, untrained = each.trained.texts[i], each.untrained.texts[i]
         rows, shades = [], []
+        most = max(text.attribution.words + untrained.attribution.words, default=0.0)
         for name, one in (("trained", text), ("untrained", untrained)):
             values = one.attribution.words
-            most = max(values, default=0.0)
             rows.append([f"{name}: {one.prediction}", *(f"{value:+.2f}" for value in values)])
             shades.append([round(9 * max(0.0, value) / most) if most > 0 else 0 for value in values])
         start, end = text.attribution.baseline, text.attribution.value

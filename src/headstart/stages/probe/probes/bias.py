@@ -183,7 +183,7 @@ class Bias(Probe):
                 rows.append([Quoted(name), str(len(self._indices(axis, is_control))), *_both(unit, value, untrained)])
                 if value.value is not None:
                     ends = [None if end is None else scale * end for end in (value.low, value.high)]
-                    bars.append(IntervalRow(name, scale * value.value, *ends))
+                    bars.append(IntervalRow("control" if is_control else axis, scale * value.value, *ends))
         measure = _MEASURES[bool(found.labels)] + (" × 100" if scale == 100 else "")
         header = ["axis", "comparisons", measure, "untrained"]
         tables = [ReportTable(measure, header, rows, [False, True, True, True])]
