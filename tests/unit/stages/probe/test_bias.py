@@ -19,7 +19,7 @@ from headstart.stages.probe.settings import ProbeSettings
 
 
 def report_of(network, probe=None):
-    probe = probe or Bias(ProbeSettings())
+    probe = probe or Bias(ProbeSettings(limit=2))
     assert probe.prepare() is None and probe.reason_against(network) is None
     found = probe.measure(network)
     return probe.report([Measured("m", network.family, found, found)])
@@ -48,13 +48,15 @@ def test_every_axis_has_controls_and_two_lists_of_attributes():
 def test_the_association_is_the_difference_of_differences(family, network_of, encoder_folder, decoder_folder):
     network = network_of(encoder_folder if family == "encoder" else decoder_folder)
     report = report_of(network)
-    row = next(row for row in report.tables["bias"] if row["names"] == "he / she")
-    template = "Yesterday {} talked about {}."
+    row = next(row for row in report.tables["bias"] if row["axis"] == "gender: work or family")
+    names, first = row["names"].split(" / "), row["first"]
+    template = first.replace(names[0], "{}", 1).replace("the office", "{}")
+    assert template.count("{}") == 2
     words = (["the office", "the business", "the salary", "the company", "the career"],
              ["the family", "the children", "the wedding", "the kitchen", "the home"])  # fmt: skip
     means = []
     for part in words:
-        values = log_likelihoods(network, [template.format(name, word) for name in ("he", "she") for word in part])
+        values = log_likelihoods(network, [template.format(name, word) for name in names for word in part])
         means.append(np.mean(values[:5]) - np.mean(values[5:]))
     assert row["value"] == pytest.approx(means[0] - means[1], abs=1e-3)
     score = report.scores[0]
@@ -64,13 +66,16 @@ def test_the_association_is_the_difference_of_differences(family, network_of, en
 
 
 def test_exchanged_names_have_the_opposite_sign(network_of, encoder_folder, tmp_path, monkeypatch):
-    text = TEMPLATES.read_text(encoding="utf-8").replace("[the man, the woman]", "[the woman, the man]")
-    (tmp_path / "templates.yaml").write_text(text, encoding="utf-8")
-    network = network_of(encoder_folder)
-    rows = {row["names"]: row["value"] for row in report_of(network).tables["bias"]}
-    monkeypatch.setattr(bias, "TEMPLATES", tmp_path / "templates.yaml")
-    other = {row["names"]: row["value"] for row in report_of(network).tables["bias"]}
-    assert rows["the man / the woman"] == pytest.approx(-other["the woman / the man"], abs=1e-4) != 0
+    network, values = network_of(encoder_folder), []
+    template = (
+        "- {{axis: a, groups: [[{}]], control: [[x, y]], templates: ['{{group}} saw {{attribute}}.'], attributes: {}}}"
+    )
+    for names in ("he, she", "she, he"):
+        path = tmp_path / f"{names[:2]}.yaml"
+        path.write_text(template.format(names, "[[him, men], [her, it]]"), encoding="utf-8")
+        monkeypatch.setattr(bias, "TEMPLATES", path)
+        values.append(report_of(network).scores[0].estimate.value)
+    assert values[0] == pytest.approx(-values[1], abs=1e-4) != 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"problem_type": "multi_label_classification"}, {"num_labels": 1}])

@@ -44,7 +44,9 @@ def finetuned(encoder_folder, tmp_path):
 
 def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folder, finetuned, data, tmp_path):
     same, changed = finetuned(0.0), finetuned(1.0)
-    run = headstart.probe(encoder_folder, same, changed, probes=["forgetting"], output=tmp_path / "out", quiet=True)
+    run = headstart.probe(
+        encoder_folder, same, changed, probes=["forgetting"], output=tmp_path / "out", limit=2, quiet=True
+    )
     rows = run.table("forgetting")
     assert {row["probe"] for row in rows} == {"minimal_pairs", "bias"} and all(row["is_paired"] for row in rows)
     for row in rows:
@@ -60,7 +62,7 @@ def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folde
     model.base_model.load_state_dict({k: v for k, v in theirs.items() if not k.startswith("pooler")})
     model.save_pretrained(str(tmp_path / "grafted"))
     AutoTokenizer.from_pretrained(str(encoder_folder)).save_pretrained(str(tmp_path / "grafted"))
-    alone = headstart.probe(tmp_path / "grafted", probes=["bias"], output=tmp_path / "alone", quiet=True)
+    alone = headstart.probe(tmp_path / "grafted", probes=["bias"], output=tmp_path / "alone", limit=2, quiet=True)
     after = [row["value_after"] for row in rows if row["probe"] == "bias" and row["after"] == str(changed)]
     assert after == pytest.approx([row["value"] for row in alone.scores], abs=1e-4)
     assert "Forgetting" in run.page.read_text(encoding="utf-8")
@@ -68,7 +70,9 @@ def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folde
 
 
 def test_another_tokenizer_or_network_is_refused_with_the_reason(encoder_folder, decoder_folder, data, tmp_path):
-    run = headstart.probe(encoder_folder, decoder_folder, probes=["forgetting"], output=tmp_path / "out", quiet=True)
+    run = headstart.probe(
+        encoder_folder, decoder_folder, probes=["forgetting"], output=tmp_path / "out", limit=2, quiet=True
+    )
     assert "its tokenizer is not that of" in run.summary()
     assert "No later model shares a figure" in run.page.read_text(encoding="utf-8")
 

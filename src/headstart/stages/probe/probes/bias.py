@@ -76,7 +76,7 @@ class Bias(Probe):
     def prepare(self) -> str | None:
         """Fill the templates, or read the pairs of the user."""
         if self.settings.text is None:
-            self.source, self.comparisons = TEMPLATES.name, fill_templates(TEMPLATES)
+            self.source, self.comparisons = TEMPLATES.name, self._sampled(fill_templates(TEMPLATES))
             return None
         rows = read_columns(self.settings.text, ("first", "second"), ("axis",))
         chosen = sample(len(rows), self.settings.limit or len(rows), self.settings.seed, "bias pairs")
@@ -123,6 +123,18 @@ class Bias(Probe):
         numbers = {each.model: self._numbers(each) for each in measured}
         rows = [row for each in measured for row in self._rows(each)]
         return ProbeReport(scores, sections, {"data": self.source, "models": numbers}, {"bias": rows})
+
+    def _sampled(self, comparisons: list[Comparison]) -> list[Comparison]:
+        """Return at most `limit` comparisons of each axis, and of its control."""
+        groups: dict[tuple[str, bool], list[Comparison]] = {}
+        for comparison in comparisons:
+            groups.setdefault((comparison.axis, comparison.is_control), []).append(comparison)
+        limit, seed = self.settings.limit or len(comparisons), self.settings.seed
+        return [
+            group[i]
+            for (axis, is_control), group in groups.items()
+            for i in sample(len(group), limit, seed, f"bias {axis} {is_control}")
+        ]
 
     def _associations(self, network: ProbedNetwork, texts: list[str]) -> _Found:
         values = dict(zip(texts, log_likelihoods(network, texts), strict=True))
