@@ -92,6 +92,7 @@ DESCRIPTIONS = {
     "src/headstart/corpus/datasheet/datasheet.html.j2": "the page of a corpus",
     "src/headstart/evaluation/report/page.html.j2": "the page of errors",
     "src/headstart/stages/init/data.html.j2": "the page about labeled data",
+    "src/headstart/stages/probe/bias_templates.yaml": "the sentences of the probe `bias`",
     "src/headstart/stages/probe/page.html.j2": "the page of `headstart probe`",
     "src/headstart/stages/serve/page.html.j2": "the page on which each task can be tried",
     "src/headstart/studies/advise/advice.html.j2": "the page of `headstart advise`",

@@ -21,7 +21,7 @@ def test_probe_writes_a_page_beside_the_model(headstart, pretrained, pairs):
     folder = pretrained.folder.with_name(f"{pretrained.folder.name}-probe")
     assert f"page: {folder / 'probe.html'}" in done.stdout and "probe: minimal_pairs of" in done.stderr
     assert {path.name for path in folder.iterdir()} == {
-        "headstart.json", "minimal_pairs.parquet", "probe.html", "probe.json"
+        "card.md", "headstart.json", "minimal_pairs.parquet", "probe.html", "probe.json"
     }  # fmt: skip
     numbers = json.loads((folder / "probe.json").read_text(encoding="utf-8"))
     assert numbers["probes"]["minimal_pairs"]["pairs"] == 2

@@ -36,6 +36,9 @@ def probe(
     limit: Annotated[
         int | None, typer.Option(help="Rows of each group of the data, such as pairs of a paradigm.")
     ] = None,
+    over_run: Annotated[
+        bool, typer.Option("--over-run", help="Also probe the snapshots of a pre-training run: what was learned when.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Chooses the rows and initializes the untrained network.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output of this command.")] = False,
     quiet: Quiet = False,
@@ -52,7 +55,8 @@ def probe(
 
     models, probes = _split(arguments)
     settings = {
-        "probes": probes, "text": text, "limit": limit, "seed": seed, "overwrite": overwrite,
+        "probes": probes, "text": text, "limit": limit, "over_run": over_run, "seed": seed,
+        "overwrite": overwrite,
     }  # fmt: skip
     filled = config.fill(ProbeSettings, settings, "probe")
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.

@@ -131,6 +131,9 @@ TABLES: dict[str, dict[str, str]] = {
         "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
         "cloze": "headstart.stages.probe.probes.cloze:Cloze",
         "attention": "headstart.stages.probe.probes.attention:Attention",
+        "attribution": "headstart.stages.probe.probes.attribution:Attribution",
+        "bias": "headstart.stages.probe.probes.bias:Bias",
+        "forgetting": "headstart.stages.probe.probes.forgetting:Forgetting",
     },
 }
 

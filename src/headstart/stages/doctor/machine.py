@@ -19,6 +19,7 @@ from headstart.training import precision
 _EXTRAS = {
     "corpus": ("daft",),
     "search": ("sentence_transformers", "usearch"),
+    "probe": ("captum",),
     "study": ("ray", "submitit"),
     "quant": ("bitsandbytes",),
     "wandb": ("wandb",),

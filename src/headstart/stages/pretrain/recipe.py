@@ -48,6 +48,13 @@ class PretrainTraining(TrainingSettings):
         "output is empty resumes from it",
     )
 
+    snapshots: int = Field(
+        0,
+        ge=0,
+        description="divides the budget into this many parts and keeps the network after each, in the folder "
+        "`snapshots` of the output, for `headstart probe --over-run`; 0 keeps only the last; one process",
+    )
+
     @field_validator("seq_length")
     @classmethod
     def _shares_sum_to_one(cls, value: int | list[RowPhase]) -> int | list[RowPhase]:

@@ -19,6 +19,7 @@ from headstart.core import artifact, registry, renames
 from headstart.core.config import fingerprint
 from headstart.core.contracts import BatchSource, Objective
 from headstart.core.data import Sample, Vocabulary
+from headstart.core.errors import RecipeError
 from headstart.corpus.read import mixture
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.doctor import checkup
@@ -66,8 +67,9 @@ def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path
     """Pre-train with a recipe and return the output folder, a plain Hugging Face checkpoint.
 
     An unfinished run of the same recipe is resumed, and a finished one is returned as it is. Every process that
-    `torchrun` starts calls this function. Rank 0 prepares data, evaluates, logs and saves. With `snapshots`, the
-    budget is divided into so many parts, and `snapshots_of` finds the networks after each but the last; one process.
+    `torchrun` starts calls this function. Rank 0 prepares data, evaluates, logs and saves. With `snapshots`, or
+    `training.snapshots` of the recipe, the budget is divided into so many parts, and `snapshots_of` finds the networks
+    after each but the last; one process.
     """
     with joined() as world, ExitStack() as stack:
         store = _checkpoint_store(recipe) if world.is_main else None
@@ -78,7 +80,8 @@ def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path
         if world.broadcast(folder.status) != "finished":
             if store is not None:
                 store.begin(folder.fingerprint)
-            _train(recipe, folder, world, quiet or not world.is_main, snapshots, store)
+            parts = snapshots or recipe.training.snapshots
+            _train(recipe, folder, world, quiet or not world.is_main, parts, store)
         world.barrier()
     return folder.path
 
@@ -95,6 +98,12 @@ def _train(
     """Train on all ranks; rank 0 also evaluates, logs, uploads checkpoints and publishes."""
     objective = objective_of(recipe)
     require_shardable(recipe, objective, world)
+    if snapshots and world.size > 1:
+        raise RecipeError(
+            f"training.snapshots is {snapshots}, and the run has {world.size} processes",
+            allowed="Snapshots are written by a run of one process",
+            do="Set training.snapshots to 0, or use one process",
+        )
     machines = record_machine(folder.path, recipe.training) if world.is_main else []
     reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
     uploads = [] if store is None else [UploadCallback(store, recipe.training.save_total_limit)]

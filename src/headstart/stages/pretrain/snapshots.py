@@ -35,7 +35,8 @@ class SnapshotCallback(Callback):
         if due <= self._done or loop.fraction_done() >= 1:
             return
         self._done = due
-        with artifact.staged(self.folder / f"{_PREFIX}{loop.progress.step:09d}", _KIND) as staging:
+        progress = {"steps": loop.progress.step, "tokens": loop.progress.tokens}
+        with artifact.staged(self.folder / f"{_PREFIX}{loop.progress.step:09d}", _KIND, progress=progress) as staging:
             self.save(staging.path)
 
     def _due(self, loop: Loop) -> int:

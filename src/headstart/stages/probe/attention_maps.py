@@ -35,7 +35,8 @@ def tokenize_words(network: ProbedNetwork, words: Sequence[str]) -> WordTokens |
     character.
     """
     prefix, suffix = frame(network.tokenizer)
-    if network.family == "decoder":
+    # A classifier was trained on texts as its tokenizer frames them.
+    if network.family == "decoder" and network.outputs is None:
         prefix, suffix = start_of(network), []
     encoded = network.tokenizer(
         " ".join(words), add_special_tokens=False, return_offsets_mapping=True, verbose=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,7 +10,6 @@ from typing import TypeVar
 import torch
 
 from headstart.core.data import InputSpec
-from headstart.core.errors import DataError, shorten
 from headstart.objectives.masked_lm import masked_logits
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.tasks.framing import frame, start_token
@@ -31,7 +31,9 @@ class _MaskedRow:
 
 
 def log_likelihoods(network: ProbedNetwork, texts: Sequence[str]) -> list[float]:
-    """Return the log-likelihood of each text in nats; texts with the same tokens have exactly the same value.
+    """Return the log-likelihood of each text in nats; NaN for a text that is too long for the network.
+
+    Texts with the same tokens have exactly the same value.
 
     Algorithm:
         A decoder predicts every token from those before it, the first one from the token that starts a text. An encoder
@@ -45,8 +47,8 @@ def log_likelihoods(network: ProbedNetwork, texts: Sequence[str]) -> list[float]
     index_of: dict[tuple[int, ...], int] = {}
     words: list[list[int | None]] = []
     for i, ids in enumerate(encoded["input_ids"]):
-        _require_fits(network, texts[i], len(prefix) + len(ids) + len(suffix))
-        if tuple(ids) not in index_of:
+        fits = max(1, len(prefix)) + len(ids) + len(suffix) <= network.max_length
+        if fits and tuple(ids) not in index_of:
             index_of[tuple(ids)] = len(words)
             words.append(encoded.word_ids(i) if network.family == "encoder" else [])
     distinct = [list(ids) for ids in index_of]
@@ -55,7 +57,7 @@ def log_likelihoods(network: ProbedNetwork, texts: Sequence[str]) -> list[float]
             values = _pseudo(network, distinct, words, prefix, suffix)
         else:
             values = _causal(network, distinct)
-    return [values[index_of[tuple(ids)]] for ids in encoded["input_ids"]]
+    return [values[index_of[tuple(ids)]] if tuple(ids) in index_of else math.nan for ids in encoded["input_ids"]]
 
 
 def _pseudo(
@@ -89,7 +91,8 @@ def _masked(ids: list[int], words: list[int | None], position: int, mask: int) -
 def _causal(network: ProbedNetwork, texts: list[list[int]]) -> list[float]:
     start = start_of(network)
     totals = [0.0] * len(texts)
-    most = MAX_LOGITS // (network.model.config.vocab_size * max(len(start) + len(ids) for ids in texts))
+    longest = len(start) + max(map(len, texts), default=0)
+    most = MAX_LOGITS // (network.model.config.vocab_size * longest)
     for part in token_batches(range(len(texts)), [len(start) + len(ids) for ids in texts], most):
         batch = network.batch([[*start, *texts[i]] for i in part])
         logits = network.model(**batch, use_cache=False).logits[:, len(start) - 1 : -1].float()
@@ -119,12 +122,3 @@ def token_batches(items: Sequence[T], lengths: Sequence[int], most: int) -> Iter
         part.append(items[i])
     if part:
         yield part
-
-
-def _require_fits(network: ProbedNetwork, text: str, length: int) -> None:
-    if length > network.max_length:
-        raise DataError(
-            f"{shorten(text)!r} has {length:,} tokens, and {network.name} takes at most {network.max_length:,}",
-            allowed="A text is scored as a whole",
-            do="Remove it, or shorten it",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,24 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.checkpoint.load import load_config
 from headstart.core import artifact
+from headstart.core.contracts import Task
 from headstart.core.errors import ArtifactError
+from headstart.tasks.classify import Classify
 from headstart.tasks.language_model import LanguageModel
 from headstart.tasks.source import CheckpointFolder, family_of, require_checkpoint
 from headstart.training import precision
 
 FAMILIES = LanguageModel.families
+
+
+@dataclass(frozen=True)
+class ClassifierOutputs:
+    """The outputs of a classifier of texts."""
+
+    labels: list[str]
+    """The labels in the order of the outputs; a number has one, without a name."""
+    kind: str
+    """`label` for one label per text, `labels` for any number of them, `number` for regression."""
 
 
 class ProbedCheckpoint:
@@ -41,7 +54,9 @@ class ProbedCheckpoint:
                 do="Pass another model",
             )
         self.name, self.folder, self.family = name, folder, family
-        self._source = CheckpointFolder(folder, LanguageModel(LanguageModel.Config()), seed)
+        self._outputs = _outputs_of(config)
+        task = LanguageModel(LanguageModel.Config()) if self._outputs is None else _classifier(self._outputs)
+        self._source = CheckpointFolder(folder, task, seed)
 
     def trained(self) -> ProbedNetwork:
         """Load the weights of the checkpoint."""
@@ -50,7 +65,9 @@ class ProbedCheckpoint:
         missing = sorted(name for name in new if name.startswith(f"{model.base_model_prefix}."))
         if missing:
             raise ArtifactError(f"the weights in {self.folder} lack {missing[0]}", do="Restore or complete the folder")
-        return self._network(model, has_head=not new)
+        if new:
+            self._outputs = None
+        return self._network(model, has_head=not new and self._outputs is None)
 
     def untrained(self, has_head: bool) -> ProbedNetwork:
         """Build the same network with new weights; `has_head` is that of the trained one."""
@@ -60,7 +77,8 @@ class ProbedCheckpoint:
         # Fused kernels return no attention maps, and transformers does not report it.
         model.set_attn_implementation("eager")
         network = model.to(precision.default_device()).eval()  # type: ignore[arg-type]
-        return ProbedNetwork(self.name, self.folder, self.family, network, self._source.tokenizer(), has_head)
+        tokenizer = self._source.tokenizer()
+        return ProbedNetwork(self.name, self.folder, self.family, network, tokenizer, has_head, self._outputs)
 
 
 class ProbedNetwork:
@@ -68,7 +86,7 @@ class ProbedNetwork:
 
     def __init__(
         self, name: str, folder: Path, family: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
-        has_head: bool,
+        has_head: bool, outputs: ClassifierOutputs | None = None,
     ) -> None:  # fmt: skip
         """Hold the parts.
 
@@ -79,9 +97,10 @@ class ProbedNetwork:
             model: the network in evaluation mode, with eager attention.
             tokenizer: its tokenizer.
             has_head: whether the checkpoint has a language-model head.
+            outputs: those of a classifier of texts; None for another network.
         """
         self.name, self.folder, self.family = name, folder, family
-        self.model, self.tokenizer, self.has_head = model, tokenizer, has_head
+        self.model, self.tokenizer, self.has_head, self.outputs = model, tokenizer, has_head, outputs
 
     @property
     def device(self) -> torch.device:
@@ -107,3 +126,20 @@ class ProbedNetwork:
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
         return {"input_ids": ids, "attention_mask": mask}
+
+
+def _outputs_of(config: Any) -> ClassifierOutputs | None:
+    """Return the outputs of a checkpoint that was saved as a classifier of texts, or None."""
+    if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
+        return None
+    if config.num_labels == 1:
+        return ClassifierOutputs([""], "number")
+    kind = "labels" if config.problem_type == "multi_label_classification" else "label"
+    return ClassifierOutputs([str(config.id2label[i]) for i in range(config.num_labels)], kind)
+
+
+def _classifier(outputs: ClassifierOutputs) -> Task:
+    """Return a task whose head has these outputs."""
+    task = Classify(Classify.Config(regression=outputs.kind == "number"))
+    task.restore({"labels": outputs.labels})
+    return task

@@ -10,9 +10,10 @@ from typing import Any
 from headstart.core.artifact import Staging
 from headstart.core.pages import render
 from headstart.evaluation.report.page import page_table, plain_json
+from headstart.stages.probe import card
 from headstart.stages.probe.probe import ProbeReport
 
-HTML, JSON = "probe.html", "probe.json"
+HTML, JSON, CARD = "probe.html", "probe.json", "card.md"
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
@@ -20,10 +21,13 @@ def write(
     models: Sequence[str], reports: Mapping[str, ProbeReport], notes: Sequence[str], facts: dict[str, Any],
     folder: Staging,
 ) -> None:  # fmt: skip
-    """Write `probe.html`, which needs no other file and no script, and `probe.json` into a folder."""
+    """Write `probe.html`, which needs no other file and no script, `probe.json` and `card.md` into a folder."""
     sections = [section for report in reports.values() for section in report.sections]
     html = render(_TEMPLATE, models=models, notes=notes, sections=sections, page_table=page_table)
     numbers = plain_json({**facts, "probes": {name: report.numbers for name, report in reports.items()}})
-    for name, text in ((HTML, html), (JSON, json.dumps(numbers, ensure_ascii=False, indent=1) + "\n")):
+    texts = {
+        HTML: html, JSON: json.dumps(numbers, ensure_ascii=False, indent=1) + "\n", CARD: card.section(reports, notes),
+    }  # fmt: skip
+    for name, text in texts.items():
         # A lone surrogate in a text cannot be written as UTF-8.
         (folder / name).write_bytes(text.encode("utf-8", "replace"))

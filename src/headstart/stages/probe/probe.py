@@ -18,6 +18,7 @@ from headstart.evaluation.report.content import ReportSection
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.settings import ProbeSettings
 from headstart.tasks import tables
+from headstart.tasks.table_files import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,33 @@ class Measured:
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """One figure of a model: a fraction, its interval, and the same figure of the baselines."""
+    """One figure of a model: a fraction, or another number, its interval, and the same figure of the baselines."""
 
     model: str
     measure: str
     estimate: Estimate
     baselines: dict[str, float | None]
     """The figure of a baseline by its name: `untrained`, or another that the probe has."""
+    unit: str = "× 100"
+    """The unit of a number that is not a fraction, such as nats."""
+    points: Sequence[float] = ()
+    """The value of each row of the data, whose mean is the figure; NaN for a row that was left out."""
+
+    @property
+    def scale(self) -> float:
+        """100 for a fraction, else 1."""
+        return 100.0 if self.unit == "× 100" else 1.0
+
+    def number(self, value: float, sign: str = "") -> str:
+        """Return a value in the unit of the figure as text; `sign` is `+` for a difference."""
+        return f"{self.scale * value:{sign}.{1 if self.scale == 100 else 2}f}"
+
+    def shown(self) -> str:
+        """Return the figure with its interval as text."""
+        if self.estimate.value is None:
+            return "–"
+        ends = [self.number(end) for end in (self.estimate.low, self.estimate.high) if end is not None]
+        return self.number(self.estimate.value) + (f" ({' to '.join(ends)})" if ends else "")
 
 
 @dataclass(frozen=True)
@@ -63,6 +84,12 @@ class Probe:
     """The families in which the probe has a meaning."""
     needs_head: ClassVar[bool] = True
     """Whether the probe reads the predictions of a language-model head."""
+    needs_untrained: ClassVar[bool] = True
+    """Whether `measure` is called for the untrained network too."""
+    fewest_models: ClassVar[int] = 1
+    """The models that the probe compares; one of more than one model runs only if it is named."""
+    over_run: ClassVar[bool] = True
+    """Whether the probe runs on the snapshots of a run too, to show what was learned when."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         """Keep the settings; data is read by `prepare`."""
@@ -91,6 +118,10 @@ class Probe:
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the results of all models."""
         raise NotImplementedError
+
+    def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
+        """Return what the page shows of networks along a run, each with its name, besides the main figures."""
+        return []
 
 
 def data_file(name: str) -> Path | None:
@@ -131,6 +162,16 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
         if empty is not None:
             raise DataError(f"{path}, row {number}: {empty!r} is not a text", do="Complete or remove the row")
     return rows
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Return the lines of a text file that are not blank, or the column `text` of a table."""
+    if Path(path).suffix.lower() in SUFFIXES:
+        return [row["text"] for row in read_columns(path, ("text",))]
+    try:
+        return [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as text ({error})", do="Pass a UTF-8 text file or a table") from error
 
 
 def sample(count: int, limit: int, seed: int, purpose: str) -> list[int]:

@@ -19,7 +19,7 @@ from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.core.log import logger
 from headstart.evaluation.cost import Meter
-from headstart.stages.probe import page
+from headstart.stages.probe import over_run, page
 from headstart.stages.probe.network import ProbedCheckpoint, ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
 from headstart.stages.probe.settings import ProbeSettings
@@ -39,9 +39,11 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         quiet: log no progress.
     """
     _require_models(models)
-    probes = _build(settings)
+    probes = _build(settings, len(models))
     target = output or _beside(models[0])
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
+    if settings.over_run:
+        over_run.require_snapshots(checkpoints)
     require_free(target, KIND, [checkpoint.folder for checkpoint in checkpoints], settings.overwrite)
     skipped = {name: reason for name, probe in probes.items() if (reason := probe.prepare()) is not None}
     notes = [f"{name}: {reason}." for name, reason in skipped.items()]
@@ -52,13 +54,18 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         artifact.staged(target, KIND, parents=parents, seed=settings.seed) as staging,
     ):
         measured: dict[str, list[Measured]] = {name: [] for name in probes}
+        points: list[over_run.RunPoint] = []
         for checkpoint in checkpoints:
             notes += _measure(checkpoint, probes, measured, quiet)
+            if settings.over_run:
+                points += over_run.measure_run(checkpoint, probes, measured, settings.seed, quiet)
         reports = {name: probes[name].report(found) for name, found in measured.items() if found}
         if not reports:
             raise ArtifactError(
                 f"no probe applies to {', '.join(models)}: {' '.join(notes)}", do="Pass another model or other data"
             )
+        if points:
+            reports[over_run.NAME] = over_run.report(probes, points)
         names = [checkpoint.name for checkpoint in checkpoints]
         facts = _facts(names, settings, reports, notes)
         page.write(names, reports, notes, facts, staging)
@@ -86,15 +93,26 @@ def _require_models(models: Sequence[str]) -> None:
         raise RecipeError(f"the model {twice} is given twice", do="Remove one of the two")
 
 
-def _build(settings: ProbeSettings) -> dict[str, Probe]:
+def _build(settings: ProbeSettings, models: int) -> dict[str, Probe]:
     if settings.text is not None and len(settings.probes) != 1:
         raise RecipeError(
             f"--text is set, and {len(settings.probes) or 'no'} probes are named",
             allowed="Each probe reads another kind of file",
             do="Name the probe that reads it, such as `headstart probe MODEL minimal_pairs --text pairs.csv`",
         )
-    names = settings.probes or registry.names("probes")
-    return {name: registry.resolve("probes", name)(settings) for name in names}
+    classes: dict[str, type[Probe]] = {
+        name: registry.resolve("probes", name) for name in settings.probes or registry.names("probes")
+    }
+    if not settings.probes:
+        return {name: probe(settings) for name, probe in classes.items() if probe.fewest_models == 1}
+    few = next((name for name, probe in classes.items() if probe.fewest_models > models), None)
+    if few is not None:
+        raise RecipeError(
+            f"the probe {few} is named, and {models} model is given",
+            allowed=f"It compares {classes[few].fewest_models} models or more",
+            do=f"Pass the model before and the one after, such as `headstart probe BEFORE AFTER {few}`",
+        )
+    return {name: probe(settings) for name, probe in classes.items()}
 
 
 def _beside(model: str) -> Path:
@@ -114,9 +132,10 @@ def _measure(
     found, has_head = _run_all(trained, applicable, "", quiet), trained.has_head
     del trained  # before the next network is built
     if applicable:
-        untrained = _run_all(checkpoint.untrained(has_head), applicable, ", untrained", quiet)
+        compared = {name: probe for name, probe in applicable.items() if probe.needs_untrained}
+        untrained = _run_all(checkpoint.untrained(has_head), compared, ", untrained", quiet) if compared else {}
         for name in applicable:
-            measured[name].append(Measured(checkpoint.name, checkpoint.family, found[name], untrained[name]))
+            measured[name].append(Measured(checkpoint.name, checkpoint.family, found[name], untrained.get(name)))
     return [f"{name} was left out for {checkpoint.name}: {reason}." for name, reason in reasons.items() if reason]
 
 

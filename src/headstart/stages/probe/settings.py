@@ -15,5 +15,8 @@ class ProbeSettings(Section):
     limit: int | None = Field(
         None, ge=1, description="rows of each group of the data that are used; null: the default of each probe"
     )
+    over_run: bool = Field(
+        False, description="run the probes on the snapshots of a pre-training run too, and draw what was learned when"
+    )
     seed: int = Field(0, ge=0, description="chooses the rows, and initializes the untrained network")
     overwrite: bool = Field(False, description="replace an earlier output of `headstart probe`")

@@ -29,7 +29,7 @@ _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answe
 """Sections that do not change the result: the output folder, prices, the machine, descriptions."""
 _NOT_IDENTITY_OF_TRAINING = (
     "activation_checkpointing", "checkpoint_store", "dataloader_num_workers", "device", "parallel", "report_to",
-    "save_interval_minutes", "save_total_limit",
+    "save_interval_minutes", "save_total_limit", "snapshots",
 )  # fmt: skip
 """Training settings that do not change the result, so a run may be resumed with other values."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headstart.backbones.decoder import Decoder
 from headstart.core.vocabulary import vocabulary_of
@@ -56,3 +57,24 @@ def write_pairs():
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def classifier_of(tmp_path, encoder_folder, decoder_folder):
+    """A folder with a classifier of texts on a tiny network; weights of the head are larger than new ones."""
+
+    def make(family="encoder", **settings):
+        source = encoder_folder if family == "encoder" else decoder_folder
+        tokenizer = AutoTokenizer.from_pretrained(str(source))
+        settings = {"num_labels": 3, "pad_token_id": tokenizer.pad_token_id, **settings}
+        torch.manual_seed(1)
+        model = AutoModelForSequenceClassification.from_pretrained(str(source), **settings)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        folder = tmp_path / f"classifier-{family}-{settings['num_labels']}"
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
+        return folder
+
+    return make

@@ -10,6 +10,7 @@ import torch
 
 import headstart
 from headstart.core.errors import DataError
+from headstart.evaluation.intervals import Estimate, wilson
 from headstart.stages.probe.attention_maps import (
     HEAD_MEASURES,
     attention_maps,
@@ -20,7 +21,7 @@ from headstart.stages.probe.attention_maps import (
 )
 from headstart.stages.probe.probe import Measured
 from headstart.stages.probe.probes import attention
-from headstart.stages.probe.probes.attention import Attention
+from headstart.stages.probe.probes.attention import Attention, RelationScore
 from headstart.stages.probe.settings import ProbeSettings
 
 WORDS = ["and", "the", "king", "went", "up", "unto", "the", "city", "with", "him"]
@@ -123,8 +124,24 @@ def test_a_relation_is_found_by_the_head_that_looks_there(
     (row,) = report.tables["attention-relations"]
     assert (row["relation"], row["edges"], row["accuracy"]) == ("left", 100, accuracy)
     assert (row["offset"], row["offset_accuracy"]) == (-1, 1.0) and row["lead"] == accuracy - 1.0
+    mean = report.scores[0].estimate
+    assert mean.value == accuracy and mean.low is not None and mean.low <= mean.value <= mean.high
     if accuracy:
         assert row["head"] == f"layer 1, head 1, from {'dependent' if offset < 0 else 'head'}"
+
+
+def test_the_mean_over_relations_has_the_interval_of_resampled_edges():
+    """The interval again, by resampling the edges themselves."""
+    rng = np.random.default_rng(0)
+    points = [rng.random(50) < 0.3, rng.random(400) < 0.9]
+    scores = [
+        RelationScore(f"r{i}", len(hits), "layer 1, head 1", wilson(hits.sum(), len(hits)), -1, 0.0, Estimate(0.0))
+        for i, hits in enumerate(points)
+    ]
+    drawn = [np.mean([rng.choice(hits, len(hits)).mean() for hits in points]) for _ in range(4000)]
+    found = attention._mean_accuracy(scores)
+    assert found.value == pytest.approx(np.mean([hits.mean() for hits in points]))
+    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.01)
 
 
 def test_the_page_draws_heads_and_shows_markup_as_text(encoder_folder, decoder_folder, tmp_path, monkeypatch, verses):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from minicons import scorer
 
-from headstart.core.errors import DataError
 from headstart.stages.probe.likelihood import log_likelihoods
 
 
@@ -56,9 +57,11 @@ def test_equal_tokens_give_exactly_the_same_value_in_any_batch(network, sentence
     assert first == last
 
 
-def test_a_text_that_is_too_long_is_named(network):
-    with pytest.raises(DataError, match=r"'in in .* tokens, and .* takes at most"):
-        log_likelihoods(network, ["in " * 5000])
+def test_a_text_that_is_too_long_has_no_value_and_the_others_keep_theirs(network, sentences):
+    values = log_likelihoods(network, [sentences[0], "in " * 5000, sentences[1]])
+    assert math.isnan(values[1])
+    assert [values[0], values[2]] == pytest.approx(log_likelihoods(network, sentences[:2]), abs=1e-4)
+    assert math.isnan(log_likelihoods(network, ["in " * 5000])[0])
 
 
 def test_minicons_gives_the_same_values(network, sentences):

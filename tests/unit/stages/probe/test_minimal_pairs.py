@@ -70,6 +70,19 @@ def test_groups_have_their_own_accuracies(network_of, encoder_folder, sentences,
     assert sum(row["points"] for row in report.tables["minimal_pairs"]) == 10
 
 
+def test_a_pair_that_is_too_long_is_skipped_and_counted(network, sentences, write_pairs, tmp_path):
+    couples = [(sentences[i], sentences[i + 1]) for i in range(0, 8, 2)]
+    path = write_pairs(tmp_path / "pairs.csv", [*couples, ("in " * 5000, "a"), ("a", "in " * 5000)])
+    report = report_of(probe_of(path), network)
+    alone = report_of(probe_of(write_pairs(tmp_path / "short.csv", couples)), network)
+    assert report.scores[0].estimate == alone.scores[0].estimate
+    assert report.numbers["models"][network.name]["skipped"] == 2
+    assert any("2 of the 6 pairs have a sentence that is too long" in note for note in report.sections[0].notes)
+    assert len(report.tables["minimal_pairs"]) == 4
+    with pytest.raises(DataError, match=r"no pair of .*long.csv fits .*takes at most"):
+        report_of(probe_of(write_pairs(tmp_path / "long.csv", [("in " * 5000, "a")])), network)
+
+
 def test_a_file_without_the_columns_is_refused(tmp_path):
     (tmp_path / "pairs.csv").write_text("good,worse\na,b\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"no column 'bad'.*reads the columns good, bad and, where they exist, uid"):

@@ -55,6 +55,16 @@ def test_several_models_are_beside_each_other(probed, encoder_folder, decoder_fo
         probed.table("other")
 
 
+def test_the_section_for_the_card_has_every_main_figure_and_shows_markup_as_text(probed):
+    lines = (probed / "card.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "minimal" in line]
+    assert len(rows) == len(probed.scores) == 2
+    for line, row in zip(rows, probed.scores, strict=True):
+        assert f"{100 * row['value']:.1f} ({100 * row['low']:.1f} to {100 * row['high']:.1f})" in line
+        assert f"untrained {100 * row['untrained']:.1f}" in line
+    assert not any(HOSTILE in line for line in lines)
+
+
 def test_the_page_needs_no_other_file_and_shows_markup_as_text(probed):
     page = probed.page.read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)" in page and "prefers-color-scheme: dark" in page

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from headstart.core.errors import DataError
 from headstart.core.pages.charts import link_chart
+from headstart.core.randomness import generator
 from headstart.evaluation.intervals import Estimate, bootstrap_mean, wilson
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.attention_maps import (
@@ -34,6 +35,7 @@ _TREEBANK = "tasks/ud-ewt-trees/test.parquet"
 _SENTENCES = 300
 _FEWEST_EDGES = 30
 """Edges of a relation that is scored."""
+_RESAMPLES = 2000
 _DRAWN_HEADS, _DRAWN_WORDS = 6, (7, 14)
 _SHOWN_MEASURES = {
     "first": "attention to the first token ([CLS], or the start of the text)",
@@ -213,11 +215,23 @@ def _accuracies(scores: Sequence[RelationScore]) -> dict[str, float | None]:
 
 def _mean_score(model: str, trained: Sequence[RelationScore], untrained: Sequence[RelationScore]) -> ProbeScore:
     """Return means over relations: of the best heads, of the best offsets, and of the untrained network's heads."""
-    mean = float(np.mean([score.accuracy.value or 0.0 for score in trained]))
     offset = float(np.mean([score.offset_accuracy for score in trained]))
     without = float(np.mean([score.accuracy.value or 0.0 for score in untrained])) if untrained else None
     measure = f"best heads, mean of {len(trained)} relations"
-    return ProbeScore(model, measure, Estimate(mean), {"untrained": without, "best_offset": offset})
+    return ProbeScore(model, measure, _mean_accuracy(trained), {"untrained": without, "best_offset": offset})
+
+
+def _mean_accuracy(scores: Sequence[RelationScore]) -> Estimate:
+    """Return the mean over relations with its bootstrap interval over edges; the relations are fixed.
+
+    The accuracy of a relation is a fraction of its edges, so its accuracy on resampled edges is binomial.
+    """
+    edges = np.array([score.edges for score in scores])
+    accuracies = np.array([score.accuracy.value or 0.0 for score in scores])
+    rng = generator(int(edges.sum()), 0, 0, "mean over relations")
+    drawn = (rng.binomial(edges, accuracies, size=(_RESAMPLES, len(scores))) / edges).mean(1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(float(accuracies.mean()), float(low), float(high))
 
 
 def _warning(source: str) -> ReportSection:

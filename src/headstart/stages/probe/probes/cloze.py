@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,9 +28,9 @@ from headstart.stages.probe.probe import (
     data_file,
     percent,
     read_columns,
+    read_texts,
     sample,
 )
-from headstart.tasks.table_files import SUFFIXES
 
 _FACTS, _LAMBADA = "probes/facts.parquet", "probes/lambada.parquet"
 _FACTS_PER_RELATION, _PASSAGES = 20, 200
@@ -115,25 +116,47 @@ class Cloze(Probe):
         reading = [each for each in measured if each.trained.last_words]
         for each in recalled:
             baselines = {"untrained": _first(each.untrained.facts).value, "most_frequent": self._majority(each).value}
-            scores.append(ProbeScore(each.model, "facts, answer first", _first(each.trained.facts), baselines))
+            hits = {recalled.fact: float(recalled.ranks[-1] == 1) for recalled in each.trained.facts}
+            points = [hits.get(i, math.nan) for i in range(len(self.facts))]
+            first = _first(each.trained.facts)
+            scores.append(ProbeScore(each.model, "facts, answer first", first, baselines, points=points))
         for each in reading:
             baselines = {"untrained": _mean(each.untrained.last_words).value, "random_word": self._random_word()}
-            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(each.trained.last_words), baselines))
+            words = each.trained.last_words
+            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(words), baselines, points=words))
         if recalled:
             sections += [self._fact_section(recalled), _layer_section(recalled)]
         if reading:
             sections.append(self._passage_section(reading))
         tables = {
             "cloze": [
-                {"model": each.model, "text": blank.text, "rank": rank, "token": token, "probability": probability}
+                {
+                    "model": each.model, "network": network, "text": blank.text, "rank": rank, "token": token,
+                    "probability": probability,
+                }
                 for each in measured
-                for blank in each.trained.blanks
+                for network, found in (("trained", each.trained), ("untrained", each.untrained))
+                for blank in found.blanks
                 for rank, (token, probability) in enumerate(blank.candidates, start=1)
             ]
-        }
+        }  # fmt: skip
         if recalled:
             tables["cloze-facts"] = self._fact_rows(recalled)
         return ProbeReport(scores, sections, self._numbers(measured), {k: rows for k, rows in tables.items() if rows})
+
+    def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
+        """Return the likeliest token of each blank along a run."""
+        if not points:
+            return []
+        filled = [{blank.text: blank for blank in found.trained.blanks} for _, found in points]
+        rows = [
+            [name, *(Quoted(_candidates(blanks.get(text), 1)) for blanks in filled)]
+            for text in self.texts
+            for name in ([Quoted(text)] if any(text in blanks for blanks in filled) else [])
+        ]
+        header = ["text", *(Quoted(name) for name, _ in points)]
+        table = ReportTable("The likeliest token with its probability, in %", header, rows, [False] * len(header))
+        return [ReportSection("Blanks over the run", (), (), [table])]
 
     def _read_facts(self, path: Path, limit: int) -> None:
         groups: dict[str, list[_Fact]] = {}
@@ -192,11 +215,15 @@ class Cloze(Probe):
         if without:
             notes.append(f"No answer of the {len(self.facts):,} facts is one token of {', '.join(without)}.")
         filled = {each.model: {blank.text: blank for blank in each.trained.blanks} for each in measured}
+        columns = {}
+        for each in measured:
+            columns[each.model] = filled[each.model]
+            columns[f"{each.model}, untrained"] = {blank.text: blank for blank in each.untrained.blanks}
         texts = list(dict.fromkeys(text for blanks in filled.values() for text in blanks))
         rows = [
-            [Quoted(text), *(Quoted(_candidates(blanks.get(text))) for blanks in filled.values())] for text in texts
+            [Quoted(text), *(Quoted(_candidates(blanks.get(text))) for blanks in columns.values())] for text in texts
         ]
-        header = ["text", *(Quoted(name) for name in filled)]
+        header = ["text", *(Quoted(name) for name in columns)]
         tables = [ReportTable("Blanks, side by side", header, rows, [False] * len(header))]
         for name, blanks in filled.items():
             layers = max((len(blank.by_layer) for blank in blanks.values()), default=0)
@@ -252,7 +279,10 @@ class Cloze(Probe):
     def _numbers(self, measured: Sequence[Measured]) -> dict[str, Any]:
         models = {}
         for each in measured:
-            numbers: dict[str, Any] = {"blanks": [asdict(blank) for blank in each.trained.blanks]}
+            numbers: dict[str, Any] = {
+                "blanks": [asdict(blank) for blank in each.trained.blanks],
+                "untrained_blanks": [asdict(blank) for blank in each.untrained.blanks],
+            }
             if each.trained.facts:
                 numbers["facts"] = {
                     "used": len(each.trained.facts), "of": len(self.facts), "first": asdict(_first(each.trained.facts)),
@@ -273,15 +303,7 @@ class Cloze(Probe):
 
 def _read_blanks(path: Path) -> list[str]:
     """Return the texts with blanks in a file; raises if a text has none."""
-    if path.suffix.lower() in SUFFIXES:
-        texts = [row["text"] for row in read_columns(path, ("text",))]
-    else:
-        try:
-            texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path} cannot be read as text ({error})", do="Pass a UTF-8 text file or a table"
-            ) from error
+    texts = read_texts(path)
     without = next((number for number, text in enumerate(texts, start=1) if BLANK not in text), None)
     if without is not None or not texts:
         where = f"{path} has no texts" if without is None else f"{path}, text {without}, has no blank"
@@ -289,8 +311,9 @@ def _read_blanks(path: Path) -> list[str]:
     return texts
 
 
-def _candidates(blank: _Filled | None) -> str:
-    return "–" if blank is None else " · ".join(f"{token} {100 * value:.1f}" for token, value in blank.candidates)
+def _candidates(blank: _Filled | None, most: int = _CANDIDATES) -> str:
+    shown = [] if blank is None else blank.candidates[:most]
+    return " · ".join(f"{token} {100 * value:.1f}" for token, value in shown) or "–"
 
 
 def _mean(values: Sequence[float]) -> Estimate:

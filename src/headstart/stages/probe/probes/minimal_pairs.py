@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from headstart.core.errors import DataError
 from headstart.core.pages.charts import IntervalRow, interval_chart
 from headstart.evaluation.intervals import Estimate, bootstrap_mean, wilson
 from headstart.evaluation.report.content import Quoted, ReportRow, ReportSection, ReportTable
@@ -42,15 +44,25 @@ class Pair:
 
 @dataclass(frozen=True)
 class _Scored:
-    """The pairs of one network with the log-likelihood of both sentences."""
+    """The pairs of one network with the log-likelihood of both sentences; NaN for a sentence that is too long."""
 
     good: list[float]
     bad: list[float]
 
     @property
+    def margins(self) -> list[float]:
+        """The log-likelihood of the grammatical sentence minus that of the other; NaN if one is too long."""
+        return [g - b for g, b in zip(self.good, self.bad, strict=True)]
+
+    @property
     def points(self) -> list[float]:
-        """1 for each pair whose grammatical sentence is likelier, 0.5 for a tie, else 0."""
-        return [1.0 if g > b else 0.5 if g == b else 0.0 for g, b in zip(self.good, self.bad, strict=True)]
+        """1 for each pair whose grammatical sentence is likelier, 0.5 for a tie, else 0; NaN if one is too long."""
+        return [m if math.isnan(m) else 1.0 if m > 0 else 0.5 if m == 0 else 0.0 for m in self.margins]
+
+    @property
+    def skipped(self) -> int:
+        """The number of pairs with a sentence that is too long."""
+        return sum(map(math.isnan, self.margins))
 
 
 class MinimalPairs(Probe):
@@ -86,7 +98,14 @@ class MinimalPairs(Probe):
     def measure(self, network: ProbedNetwork) -> _Scored:
         """Return the log-likelihood of all sentences."""
         scores = log_likelihoods(network, [text for pair in self.pairs for text in (pair.good, pair.bad)])
-        return _Scored(scores[::2], scores[1::2])
+        found = _Scored(scores[::2], scores[1::2])
+        if found.skipped == len(self.pairs):
+            raise DataError(
+                f"no pair of {self.source} fits {network.name}, which takes at most {network.max_length:,} tokens",
+                allowed="A sentence is scored as a whole",
+                do="Pass shorter sentences",
+            )
+        return found
 
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return accuracies with intervals, over all pairs, by phenomenon and by paradigm."""
@@ -94,7 +113,7 @@ class MinimalPairs(Probe):
         scores = [
             ProbeScore(
                 each.model, f"accuracy ({_METHODS[each.family]})", _accuracy(each.trained.points),
-                {"untrained": _accuracy(each.untrained.points).value},
+                {"untrained": _accuracy(each.untrained.points).value}, points=each.trained.points,
             )
             for each in measured
         ]  # fmt: skip
@@ -114,11 +133,12 @@ class MinimalPairs(Probe):
         return [
             {
                 "model": each.model, **asdict(pair), "good_log_likelihood": each.trained.good[i],
-                "bad_log_likelihood": each.trained.bad[i], "points": each.trained.points[i],
-                "untrained_points": each.untrained.points[i],
+                "bad_log_likelihood": each.trained.bad[i], "points": points[i], "untrained_points": untrained[i],
             }
             for each in measured
+            for points, untrained in [(each.trained.points, each.untrained.points)]
             for i, pair in enumerate(self.pairs)
+            if not math.isnan(points[i])
         ]  # fmt: skip
 
     def _numbers(self, measured: Sequence[Measured], groups: dict[str, dict[str, list[int]]]) -> dict[str, Any]:
@@ -129,6 +149,7 @@ class MinimalPairs(Probe):
                 "untrained": asdict(_accuracy(each.untrained.points)),
                 "lead": asdict(_lead(each)),
                 "ties": each.trained.points.count(0.5),
+                "skipped": each.trained.skipped,
                 **{
                     f"by_{name}": {
                         group: asdict(_accuracy(_at(each.trained.points, i))) for group, i in indices.items()
@@ -148,6 +169,12 @@ class MinimalPairs(Probe):
             "The likelihood of a decoder is that of the chain rule. That of an encoder is the pseudo-likelihood: each "
             "token is predicted with it and the later tokens of its word masked (Kauf & Ivanova 2023). The two are "
             "different measures.",
+        ]
+        notes += [
+            f"{each.model}: {each.trained.skipped:,} of the {len(self.pairs):,} pairs have a sentence that is too long "
+            "for it, and were left out."
+            for each in measured
+            if each.trained.skipped
         ]
         if len(groups["paradigm"]) == _BLIMP_PARADIGMS and not self.settings.text:
             notes.append(
@@ -174,7 +201,7 @@ class MinimalPairs(Probe):
 
     def _worst(self, each: Measured) -> ReportSection:
         """Return the pairs whose ungrammatical sentence is likelier by the most."""
-        margins = [g - b for g, b in zip(each.trained.good, each.trained.bad, strict=True)]
+        margins = each.trained.margins
         worst = [i for i in sorted(range(len(margins)), key=lambda i: margins[i]) if margins[i] < 0][:_WORST]
         wrong = sum(margin < 0 for margin in margins)
         rows = [
@@ -192,18 +219,23 @@ def _at(values: list[float], indices: list[int]) -> list[float]:
     return [values[i] for i in indices]
 
 
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
+
+
 def _accuracy(points: Sequence[float]) -> Estimate:
-    return wilson(sum(points), len(points))
+    known = _known(points)
+    return wilson(sum(known), len(known))
 
 
 def _lead(each: Measured) -> Estimate:
-    return bootstrap_mean([a - b for a, b in zip(each.trained.points, each.untrained.points, strict=True)])
+    return bootstrap_mean(_known([a - b for a, b in zip(each.trained.points, each.untrained.points, strict=True)]))
 
 
 def _group_rows(measured: Sequence[Measured], name: str, groups: dict[str, list[int]]) -> list[dict[str, Any]]:
     return [
         {
-            "model": each.model, name: group, "pairs": len(indices),
+            "model": each.model, name: group, "pairs": len(_known(_at(each.trained.points, indices))),
             **{f"accuracy{'' if key == 'value' else f'_{key}'}": value for key, value in asdict(estimate).items()},
             "untrained": _accuracy(_at(each.untrained.points, indices)).value,
         }
@@ -232,5 +264,6 @@ def _chart(each: Measured, name: str, groups: dict[str, list[int]]) -> Any:
     rows = [
         IntervalRow(group, *(100 * (value or 0.0) for value in (found.value, found.low, found.high)))
         for group, found in sorted(estimates.items(), key=lambda item: -(item[1].value or 0.0))
+        if found.value is not None
     ]
     return interval_chart(f"{each.model}: accuracy × 100 by {name}", rows)
