@@ -131,6 +131,8 @@ TABLES: dict[str, dict[str, str]] = {
         "minimal_pairs": "headstart.stages.probe.probes.minimal_pairs:MinimalPairs",
         "cloze": "headstart.stages.probe.probes.cloze:Cloze",
         "attention": "headstart.stages.probe.probes.attention:Attention",
+        "neighbours": "headstart.stages.probe.probes.neighbours:Neighbours",
+        "layers": "headstart.stages.probe.probes.layers:Layers",
     },
 }
 

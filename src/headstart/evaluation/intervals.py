@@ -49,6 +49,18 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
     return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
 
 
+def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
+    """Return the sum of the numerators divided by that of the denominators, with its bootstrap interval.
+
+    Each pair belongs to a group of examples that is drawn as a whole, such as the words of a sentence, of which
+    `numerators` counts the hits and `denominators` all.
+    """
+    top, bottom = (np.asarray(values, dtype=np.float64) for values in (numerators, denominators))
+    ratio: Resampled = lambda counts: counts @ top / (counts @ bottom)  # noqa: E731
+    seed = resampling_seed([*top.tolist(), *bottom.tolist()])
+    return _estimate(float(top.sum() / bottom.sum()), ratio, len(top), SAMPLES, seed)
+
+
 def wilson(hits: float, total: int) -> Estimate:
     """Return a fraction with its 95 % interval, which is not empty where all or none are hits; a tie is half a hit.
 
