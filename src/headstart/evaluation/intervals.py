@@ -61,6 +61,25 @@ def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) 
     return _estimate(float(top.sum() / bottom.sum()), ratio, len(top), SAMPLES, seed)
 
 
+def bootstrap_auc(scores: Sequence[float], is_positive: Sequence[bool]) -> Estimate:
+    """Return how often a positive example scores higher than a negative one, with its bootstrap interval.
+
+    This is the area under the ROC curve. A tie counts a half. It is not defined without positives or negatives.
+    """
+    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(is_positive, dtype=bool)
+    if positive.all() or not positive.any():
+        return Estimate(None)
+    wins = np.sign(values[positive][:, None] - values[~positive][None]) / 2 + 0.5
+
+    def area(counts: Floats) -> Floats:
+        some, others = counts[:, positive], counts[:, ~positive]
+        with np.errstate(invalid="ignore"):  # a resample of one class only has no value
+            return np.asarray(((some @ wins) * others).sum(1) / (some.sum(1) * others.sum(1)))
+
+    seed = resampling_seed([*values.tolist(), *positive.tolist()])
+    return _estimate(float(wins.mean()), area, len(values), SAMPLES, seed)
+
+
 def wilson(hits: float, total: int) -> Estimate:
     """Return a fraction with its 95 % interval, which is not empty where all or none are hits; a tie is half a hit.
 

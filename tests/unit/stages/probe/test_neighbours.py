@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import headstart
@@ -17,6 +19,7 @@ from headstart.stages.probe.corpus_text import (
 from headstart.stages.probe.probe import Measured
 from headstart.stages.probe.probes.neighbours import Neighbours
 from headstart.stages.probe.settings import ProbeSettings
+from headstart.stages.probe.word_senses import SenseCosines, read_sense_pairs, sense_cosines
 
 
 @pytest.fixture
@@ -119,3 +122,52 @@ def test_without_marks_the_default_words_are_searched(text):
     probe = Neighbours(ProbeSettings(text=str(text)))
     assert probe.prepare() is None
     assert [query.word for query in probe.queries] == ["play", "play", "bank", "bank", "plant", "plant"]
+
+
+def senses_of(folder, rows):
+    (folder / "tasks" / "wic").mkdir(parents=True)
+    path = folder / "tasks" / "wic" / "validation.parquet"
+    names = ("sentence1", "sentence2", "indexes", "label")
+    pa.parquet.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(names)}), str(path))
+    return path
+
+
+def test_senses_by_hand():
+    cosines = np.array([[0.9, 0.8, 0.1, 0.8], [0.5, 0.5, 0.5, 0.5]])
+    (_, first), (_, second) = SenseCosines([0, 4], cosines, np.array([True, True, False, False])).areas()
+    assert first.value == pytest.approx(3.5 / 4), "of four comparisons three are won and one is a tie"
+    assert second.value == 0.5 and first.low <= first.value <= first.high
+
+
+def test_pairs_of_senses(network_of, encoder_folder, tmp_path):
+    rows = [
+        ("the king went up", "the king went up", "1-1", "T"),
+        ("the king went up", "unto him the king said", "1-3", "F"),
+        ("king " * 500, "the king went up", "0-1", "T"),
+    ]
+    path = senses_of(tmp_path, rows)
+    pairs = read_sense_pairs(path, 10, 0)
+    assert [pair.is_same for pair in pairs] == [True, False, True] and pairs[1].positions == (1, 3)
+    found = sense_cosines(network_of(encoder_folder), pairs)
+    assert found.is_same.tolist() == [True, False], "a pair with a sentence that does not fit is left out"
+    assert found.cosines[:, 0] == pytest.approx(1.0) and (found.cosines[:, 1] < 1).all()
+    for number, broken in enumerate([("a b", "b", "x-0", "T"), ("a b", "b", "2-0", "T")]):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(DataError, match="row 1: "):
+            read_sense_pairs(senses_of(tmp_path / str(number), [broken]), 10, 0)
+
+
+def test_the_default_data_has_senses_too(encoder_folder, tmp_path, verses, monkeypatch):
+    rows = [(a, b, "0-0", "TF"[i % 2]) for i, (a, b) in enumerate(zip(verses[:20], verses[20:40], strict=True))]
+    senses_of(tmp_path, [row for row in rows if row[0] and row[1]])
+    (tmp_path / "corpora" / "wikipedia-en-2015").mkdir(parents=True)
+    text = pa.table({"text": [verse for verse in verses if verse][:200]})
+    pa.parquet.write_table(text, str(tmp_path / "corpora" / "wikipedia-en-2015" / "part-00.parquet"))
+    monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
+    run = headstart.probe(encoder_folder, probes=["neighbours"], output=tmp_path / "out", limit=40, quiet=True)
+    assert [row["measure"] for row in run.scores] == [
+        "self-similarity − anisotropy, last layer",
+        "WiC, area under the curve, last layer",
+    ]
+    assert {row["measure"] for row in run.table("neighbours-layers")} >= {"sense_area"}
+    assert "Senses of words" in run.page.read_text(encoding="utf-8")

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
-from headstart.core.pages.charts import ChartLine, ChartPoint, legend, line_chart
-from headstart.core.pages.svg import Marker
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.cka import linear_cka, unit_grams
 from headstart.stages.probe.label_tasks import LabeledText, read_entities, read_treebank
+from headstart.stages.probe.layer_charts import layer_charts
 from headstart.stages.probe.layer_scores import TaskHits, fit_task
 from headstart.stages.probe.linear_probes import center_of_gravity
 from headstart.stages.probe.network import ProbedNetwork
@@ -214,25 +214,20 @@ def _main_scores(model: str, scores: Sequence[_TaskScore]) -> list[ProbeScore]:
     return found
 
 
-def _charts(scored: Mapping[str, Sequence[_TaskScore]]) -> list[Any]:
+def _charts(scored: Mapping[str, Sequence[_TaskScore]]) -> list[Markup]:
     """Draw accuracy and selectivity of each task by layer, trained and untrained."""
-    charts, entries = [], []
-    for name in dict.fromkeys(task.task for scores in scored.values() for task in scores):
+    charts = {}
+    for number, task in enumerate(next(iter(scored.values()))):
         for measure in ("accuracy", "selectivity"):
-            lines = []
-            for number, (model, scores) in enumerate(scored.items()):
-                task = next(task for task in scores if task.task == name)
-                for layers, suffix in ((task.layers, ""), (task.untrained_layers, ", untrained")):
-                    points = [_point(layer.layer, getattr(layer, measure)) for layer in layers]
-                    lines.append(ChartLine(f"{model}{suffix}", Marker.of(number), points, is_dashed=bool(suffix)))
-            charts.append(line_chart(f"{_TITLES[name]}: {measure} × 100", "layer", f"{measure} × 100", lines))
-            entries = [(line.name, line.marker, line.is_dashed) for line in lines]
-    return [*charts, legend(entries)]
+            charts[f"{_TITLES[task.task]}: {measure} × 100"] = {
+                model: (_of(scores[number].layers, measure), _of(scores[number].untrained_layers, measure))
+                for model, scores in scored.items()
+            }
+    return layer_charts(charts, "× 100", percent, 100.0)
 
 
-def _point(layer: int, estimate: Estimate) -> ChartPoint:
-    value, low, high = (100 * (end or 0.0) for end in (estimate.value, estimate.low, estimate.high))
-    return ChartPoint(layer, value, f"layer {layer}: {percent(estimate)}", low, high)
+def _of(layers: Sequence[_LayerScore], measure: str) -> list[tuple[int, Estimate]]:
+    return [(layer.layer, getattr(layer, measure)) for layer in layers]
 
 
 def _layer_section(model: str, scores: Sequence[_TaskScore]) -> ReportSection:

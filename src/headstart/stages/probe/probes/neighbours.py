@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from headstart.core.pages.charts import ChartLine, ChartPoint, legend, line_chart
-from headstart.core.pages.svg import Marker
 from headstart.core.randomness import generator
 from headstart.evaluation.intervals import Estimate, bootstrap_mean
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
@@ -23,14 +21,17 @@ from headstart.stages.probe.corpus_text import (
     select_sentences,
     snippet,
 )
+from headstart.stages.probe.layer_charts import decimal, layer_charts
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file
 from headstart.stages.probe.similarity import intra_sentence_similarity, nearest, pair_cosines, self_similarity
 from headstart.stages.probe.states import States, WordStates, spaced_layers, word_states
 from headstart.stages.probe.static_words import glove_words, input_embeddings, nearest_words
+from headstart.stages.probe.word_senses import SenseAreas, SenseCosines, read_sense_pairs, sense_cosines, sense_section
 
-_TEXT = "corpora/wikipedia-en-2015/part-00.parquet"
+_TEXT, _SENSES = "corpora/wikipedia-en-2015/part-00.parquet", "tasks/wic/validation.parquet"
 _SENTENCES, _SENTENCES_PER_WORD = 500, 40
+_SENSE_PAIRS = 600
 _NEAREST, _NEAREST_WORDS = 5, 8
 _CANDIDATE_WORDS = 10_000
 _FEWEST_OCCURRENCES = 5
@@ -99,6 +100,8 @@ class _Found:
     """Words whose self-similarity was measured."""
     sentences: int
     """Sentences over which similarities were measured."""
+    senses: SenseCosines | None
+    """Cosines of words in the same sense and in two senses; None without their data."""
 
 
 _MEASURES: dict[str, tuple[str, Callable[[_Similarity], Estimate]]] = {
@@ -134,6 +137,10 @@ class Neighbours(Probe):
         self.random = len(random)
         self.sentences = [everything[i] for i in (*random, *more)]
         self.words = list(dict.fromkeys([*searched, *frequent_words(everything, _CANDIDATE_WORDS)]))
+        senses = data_file(_SENSES) if self.settings.text is None else None
+        self.pairs = (
+            [] if senses is None else read_sense_pairs(senses, self.settings.limit or _SENSE_PAIRS, self.settings.seed)
+        )
         self.glove = glove_words(self.words, searched, _NEAREST_WORDS)
         return None
 
@@ -147,8 +154,9 @@ class Neighbours(Probe):
             _similarity(layer, values, rows) for layer, values in zip(states.layers, states.values, strict=True)
         ]
         occurrences = self._search(network, states)
+        senses = sense_cosines(network, self.pairs) if self.pairs else None
         return _Found(
-            similarities, occurrences, words, len(states.positions), len(rows.repeated), len(rows.sentences)
+            similarities, occurrences, words, len(states.positions), len(rows.repeated), len(rows.sentences), senses
         )  # fmt: skip
 
     def _rows(self, states: WordStates) -> _Rows:
@@ -189,21 +197,30 @@ class Neighbours(Probe):
         sections = [self._similarity_section(measured)]
         sections += [self._occurrence_section(each) for each in measured]
         sections.append(self._word_section(measured))
-        scores = [_score(each) for each in measured if each.trained.types]
+        areas: dict[str, SenseAreas] = {}
+        if self.pairs:
+            cosines = {each.model: (each.trained.senses, each.untrained.senses) for each in measured}
+            areas = {model: (trained.areas(), untrained.areas()) for model, (trained, untrained) in cosines.items()}
+            sections.append(sense_section(_SENSES, len(measured[0].trained.senses.is_same), areas))
+        scores = [score for each in measured for score in _scores(each, areas.get(each.model))]
         tables = {
             "neighbours": [row for each in measured for row in _occurrence_rows(each, self.queries)],
-            "neighbours-layers": [row for each in measured for row in _layer_rows(each)],
+            "neighbours-layers": [row for each in measured for row in _layer_rows(each, areas.get(each.model))],
         }
-        models = {each.model: self._numbers(each) for each in measured}
+        models = {each.model: self._numbers(each, areas.get(each.model)) for each in measured}
         numbers = {"data": self.source, "glove": self.glove, "models": models}
         return ProbeReport(scores, sections, numbers, {name: rows for name, rows in tables.items() if rows})
 
-    def _numbers(self, each: Measured) -> dict[str, Any]:
+    def _numbers(self, each: Measured, areas: SenseAreas | None) -> dict[str, Any]:
         return {
             "sentences": each.trained.sentences, "words_with_self_similarity": each.trained.types,
             "occurrences": each.trained.searched, "layers": [asdict(layer) for layer in each.trained.similarities],
             "untrained_layers": [asdict(layer) for layer in each.untrained.similarities],
             "input_embeddings": each.trained.words,
+            "senses": None if areas is None else {
+                "pairs": len(each.trained.senses.is_same), "area": [asdict(area) for _, area in areas[0]],
+                "untrained_area": [asdict(area) for _, area in areas[1]],
+            },
         }  # fmt: skip
 
     def _similarity_section(self, measured: Sequence[Measured]) -> ReportSection:
@@ -220,14 +237,14 @@ class Neighbours(Probe):
         ]
         if not first.types:
             notes.append(f"No word occurs in {_FEWEST_OCCURRENCES} sentences, so there is no self-similarity.")
-        figures, entries = [], []
-        for title, of in _MEASURES.values():
-            lines = [line for number, each in enumerate(measured) for line in _lines(each, number, of)]
-            if lines:
-                figures.append(line_chart(f"{title}, by layer", "layer", "cosine", lines))
-                entries = [(line.name, line.marker, line.is_dashed) for line in lines]
+        charts = {
+            f"{title}, by layer": {
+                each.model: (_by_layer(each.trained, of), _by_layer(each.untrained, of)) for each in measured
+            }
+            for title, of in _MEASURES.values()
+        }
         tables = [_similarity_table(each) for each in measured]
-        return ReportSection("Similarity of states by layer", notes, [*figures, legend(entries)], tables)
+        return ReportSection("Similarity of states by layer", notes, layer_charts(charts, "cosine"), tables)
 
     def _occurrence_section(self, each: Measured) -> ReportSection:
         layers = [layer.layer for layer in each.trained.similarities]
@@ -283,40 +300,31 @@ def _shown(occurrence: _Occurrence) -> str:
     return f"{occurrence.cosine:.2f} {occurrence.text}"
 
 
-def _cosine(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "–"
-    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
+def _scores(each: Measured, areas: SenseAreas | None) -> list[ProbeScore]:
+    """Return the main figures of the last layer, beside those of layer 0 and of the untrained network."""
+    scores = []
+    if each.trained.types:
+        first, last = (each.trained.similarities[i].corrected("self_similarity") for i in (0, -1))
+        untrained = each.untrained.similarities[-1].corrected("self_similarity")
+        baselines = {"untrained": untrained.value, "layer_0": first.value}
+        scores.append(ProbeScore(each.model, "self-similarity − anisotropy, last layer", last, baselines))
+    if areas is not None:
+        (_, first), (_, last), (_, untrained) = areas[0][0], areas[0][-1], areas[1][-1]
+        baselines = {"untrained": untrained.value, "layer_0": first.value}
+        scores.append(ProbeScore(each.model, "WiC, area under the curve, last layer", last, baselines))
+    return scores
 
 
-def _score(each: Measured) -> ProbeScore:
-    """Return the corrected self-similarity of the last layer, beside that of layer 0 and of the untrained network."""
-    first, last = (each.trained.similarities[i].corrected("self_similarity") for i in (0, -1))
-    untrained = each.untrained.similarities[-1].corrected("self_similarity")
-    baselines = {"untrained": untrained.value, "layer_0": first.value}
-    return ProbeScore(each.model, "self-similarity − anisotropy, last layer", last, baselines)
-
-
-def _lines(each: Measured, number: int, of: Callable[[_Similarity], Estimate]) -> list[ChartLine]:
-    lines = []
-    for found, suffix in ((each.trained, ""), (each.untrained, ", untrained")):
-        estimates = [(layer.layer, of(layer)) for layer in found.similarities]
-        points = [
-            ChartPoint(layer, estimate.value, f"layer {layer}: {_cosine(estimate)}", estimate.low, estimate.high)
-            for layer, estimate in estimates
-            if estimate.value is not None
-        ]
-        if points:
-            lines.append(ChartLine(f"{each.model}{suffix}", Marker.of(number), points, is_dashed=bool(suffix)))
-    return lines
+def _by_layer(found: _Found, of: Callable[[_Similarity], Estimate]) -> list[tuple[int, Estimate]]:
+    return [(layer.layer, of(layer)) for layer in found.similarities]
 
 
 def _similarity_table(each: Measured) -> ReportTable:
     rows = [
         [
-            str(layer.layer), _cosine(layer.anisotropy), _cosine(layer.self_similarity),
-            _cosine(layer.corrected("self_similarity")), _cosine(layer.intra_sentence),
-            _cosine(layer.corrected("intra_sentence")), *(_cosine(of(other)) for _, of in _MEASURES.values()),
+            str(layer.layer), decimal(layer.anisotropy), decimal(layer.self_similarity),
+            decimal(layer.corrected("self_similarity")), decimal(layer.intra_sentence),
+            decimal(layer.corrected("intra_sentence")), *(decimal(of(other)) for _, of in _MEASURES.values()),
         ]
         for layer, other in zip(each.trained.similarities, each.untrained.similarities, strict=True)
     ]  # fmt: skip
@@ -340,8 +348,8 @@ def _occurrence_rows(each: Measured, queries: Sequence[MarkedWord]) -> list[dict
     ]  # fmt: skip
 
 
-def _layer_rows(each: Measured) -> list[dict[str, Any]]:
-    return [
+def _layer_rows(each: Measured, areas: SenseAreas | None) -> list[dict[str, Any]]:
+    rows = [
         {
             "model": each.model, "is_trained": found is each.trained, "layer": layer.layer, "measure": name,
             **asdict(getattr(layer, name)), "corrected": layer.corrected(name).value if name != "anisotropy" else None,
@@ -350,3 +358,12 @@ def _layer_rows(each: Measured) -> list[dict[str, Any]]:
         for layer in found.similarities
         for name in _MEASURES
     ]  # fmt: skip
+    for is_trained, found in zip((True, False), areas or (), strict=False):
+        rows += [
+            {
+                "model": each.model, "is_trained": is_trained, "layer": layer, "measure": "sense_area", **asdict(area),
+                "corrected": None,
+            }
+            for layer, area in found
+        ]  # fmt: skip
+    return rows
