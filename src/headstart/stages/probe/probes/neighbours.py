@@ -253,7 +253,7 @@ class Neighbours(Probe):
             f"The {_NEAREST} nearest of {each.trained.searched:,} occurrences of words by the cosine of their states, "
             f"found by exact search. The sentences are {self.random:,} random ones, and up to {_SENTENCES_PER_WORD} "
             "more with each of the words. Beside the layers is the last layer of the same network untrained, which "
-            "knows the word and its position."
+            "mixes the words of a sentence without having learned how."
         ]
         tables = []
         for number, found in each.trained.occurrences.items():
