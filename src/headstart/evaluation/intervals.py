@@ -49,6 +49,11 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
     return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
 
 
+def bootstrap_statistic(function: Resampled, examples: int, seed: int) -> Estimate:
+    """Return a function of how often each example is drawn, at once each, with its bootstrap interval."""
+    return _estimate(float(function(np.ones((1, examples)))[0]), function, examples, SAMPLES, seed)
+
+
 def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
     """Return the sum of the numerators divided by that of the denominators, with its bootstrap interval.
 
@@ -56,9 +61,8 @@ def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) 
     `numerators` counts the hits and `denominators` all.
     """
     top, bottom = (np.asarray(values, dtype=np.float64) for values in (numerators, denominators))
-    ratio: Resampled = lambda counts: counts @ top / (counts @ bottom)  # noqa: E731
     seed = resampling_seed([*top.tolist(), *bottom.tolist()])
-    return _estimate(float(top.sum() / bottom.sum()), ratio, len(top), SAMPLES, seed)
+    return bootstrap_statistic(lambda counts: counts @ top / (counts @ bottom), len(top), seed)
 
 
 def bootstrap_auc(scores: Sequence[float], is_positive: Sequence[bool]) -> Estimate:
@@ -76,8 +80,7 @@ def bootstrap_auc(scores: Sequence[float], is_positive: Sequence[bool]) -> Estim
         with np.errstate(invalid="ignore"):  # a resample of one class only has no value
             return np.asarray(((some @ wins) * others).sum(1) / (some.sum(1) * others.sum(1)))
 
-    seed = resampling_seed([*values.tolist(), *positive.tolist()])
-    return _estimate(float(wins.mean()), area, len(values), SAMPLES, seed)
+    return bootstrap_statistic(area, len(values), resampling_seed([*values.tolist(), *positive.tolist()]))
 
 
 def wilson(hits: float, total: int) -> Estimate:

@@ -35,10 +35,10 @@ class MarkedWord:
 
     def text(self) -> str:
         """Return the sentence with the word marked."""
-        return snippet(self.words, self.position)
+        return snippet(self.words, self.position, len(self.words))
 
 
-def snippet(words: Sequence[str], position: int, around: int = 8) -> str:
+def snippet(words: Sequence[str], position: int, around: int = 6) -> str:
     """Return a word, marked, with the words around it."""
     start, end = max(0, position - around), position + around + 1
     shown = [*words[start:position], f"{MARK}{words[position]}{MARK}", *words[position + 1 : end]]

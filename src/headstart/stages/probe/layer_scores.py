@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from headstart.core.errors import DataError
-from headstart.evaluation.intervals import Estimate, bootstrap_ratio
+from headstart.evaluation.comparison import resampling_seed
+from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic
+from headstart.evaluation.metrics import Floats
 from headstart.stages.probe.label_tasks import LabelTask
 from headstart.stages.probe.linear_probes import control_labels, layer_weights, predict_labels
 from headstart.stages.probe.states import WordStates
@@ -45,6 +48,24 @@ class TaskHits:
         """Return the mean of one value per test word, with the bootstrap interval over sentences."""
         sums = np.bincount(self.groups, weights=values.astype(np.float64))
         return bootstrap_ratio(sums.tolist(), np.bincount(self.groups).astype(np.float64).tolist())
+
+    def expected_layer(self, layers: Sequence[int]) -> Estimate:
+        """Return the mean layer at which the accuracy rises above that of all earlier layers, weighted by the rise.
+
+        The interval is a bootstrap over sentences. It is not defined where no layer is better than the first one.
+
+        Paper: after Tenney et al. 2019, whose probes read a mix of all layers up to each one; here the best of them
+        """
+        sums = np.stack([np.bincount(self.groups, weights=row.astype(np.float64)) for row in self.hits], 1)
+        totals, numbers = np.bincount(self.groups).astype(np.float64), np.asarray(layers[1:], dtype=np.float64)
+
+        def statistic(counts: Floats) -> Floats:
+            accuracy = (counts @ sums) / (counts @ totals)[:, None]
+            rises = np.diff(np.maximum.accumulate(accuracy, 1), axis=1)
+            with np.errstate(invalid="ignore"):  # no rise at all
+                return np.asarray(rises @ numbers / rises.sum(1))
+
+        return bootstrap_statistic(statistic, len(totals), resampling_seed(sums.ravel().tolist()))
 
     def best(self) -> tuple[Hits, Hits]:
         """Return the hits on the task and on the control task of the best layer.

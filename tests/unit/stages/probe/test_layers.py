@@ -10,7 +10,7 @@ import pytest
 import headstart
 from headstart.core.errors import DataError
 from headstart.stages.probe.label_tasks import LabeledWord, LabelTask, read_entities, read_treebank
-from headstart.stages.probe.layer_scores import fit_task
+from headstart.stages.probe.layer_scores import TaskHits, fit_task
 from headstart.stages.probe.linear_probes import (
     center_of_gravity,
     control_labels,
@@ -82,11 +82,19 @@ def test_control_labels_belong_to_words_and_have_the_distribution_of_the_labels(
 def test_the_best_layer_is_chosen_on_other_sentences():
     """With nothing but noise, the best of many layers looks better than chance on the words that chose it."""
     rng = np.random.default_rng(0)
-    from headstart.stages.probe.layer_scores import TaskHits
-
     hits = rng.random((200, 100)) < 0.5
     found = TaskHits("tags", 2, 100, np.arange(100), hits, hits, 0.5, [1 / 200] * 200)
     assert hits.mean(1).max() > 0.6 and abs(found.best()[0].mean() - 0.5) < 0.1
+
+
+def test_an_expected_layer_by_hand():
+    """Accuracy 20, 40, 30, 80 after layers 0, 2, 4, 6: it rises by 20 at 2 and by 40 at 6, and falls at 4."""
+    hits = np.arange(10)[None] < np.array([[2], [4], [3], [8]])
+    found = TaskHits("tags", 2, 100, np.arange(10), hits, hits, 0.5, [0.25] * 4)
+    expected = found.expected_layer([0, 2, 4, 6])
+    assert expected.value == pytest.approx((20 * 2 + 40 * 6) / 60) and 2 <= expected.low < expected.high <= 6
+    flat = TaskHits("tags", 2, 100, np.arange(10), hits[[3, 0]], hits[[3, 0]], 0.5, [0.5] * 2)
+    assert flat.expected_layer([0, 1]).value is None
 
 
 def test_a_center_of_gravity_by_hand_and_one_label_only():

@@ -16,7 +16,7 @@ from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.cka import linear_cka, unit_grams
 from headstart.stages.probe.label_tasks import LabeledText, read_entities, read_treebank
-from headstart.stages.probe.layer_charts import layer_charts
+from headstart.stages.probe.layer_charts import decimal, layer_charts
 from headstart.stages.probe.layer_scores import TaskHits, fit_task
 from headstart.stages.probe.linear_probes import center_of_gravity
 from headstart.stages.probe.network import ProbedNetwork
@@ -68,6 +68,8 @@ class _TaskScore:
     control: float
     selectivity: Estimate
     untrained_selectivity: Estimate
+    expected_layer: Estimate
+    untrained_expected_layer: Estimate
     center_of_gravity: float
     untrained_center_of_gravity: float
     layers: list[_LayerScore]
@@ -147,27 +149,52 @@ class Layers(Probe):
             "What a classifier finds in a layer, the network need not use. The control task gives each word a random "
             "label, the same wherever it occurs: a classifier can only learn it by heart. Selectivity is the accuracy "
             "minus that on the control task (Hewitt & Liang 2019). Layer 0, the embeddings, knows the word but not its "
-            "context. The center of gravity is the mean layer by the weights of a learned mix (Tenney et al. 2019); a "
-            "mix that prefers no layer has it in the middle.",
+            "context.",
+            "The expected layer is the mean layer at which the accuracy rises above that of all earlier ones, weighted "
+            "by the rise. The center of gravity is the mean layer by the weights of a learned mix of all layers "
+            "(Tenney et al. 2019). Where the center of the untrained network is near, the method prefers that layer, "
+            "not the network.",
         ]
-        rows = [
-            [
-                Quoted(model), task.task, f"{task.train:,} / {task.test:,}", str(task.labels), str(task.best_layer),
-                percent(task.accuracy), f"{100 * task.layer_0:.1f}", percent(task.untrained), percent(task.lead, "+"),
-                f"{100 * task.majority:.1f}", f"{100 * task.control:.1f}", percent(task.selectivity, "+"),
-                percent(task.untrained_selectivity, "+"),
-                f"{task.center_of_gravity:.2f} ({task.untrained_center_of_gravity:.2f})",
-            ]
-            for model, scores in scored.items()
-            for task in scores
-        ]  # fmt: skip
-        header = [
-            "model", "task", "words to train / test", "labels", "best layer", "accuracy × 100", "layer 0", "untrained",
-            "lead over untrained", "most frequent label", "control task", "selectivity", "untrained: selectivity",
-            "center of gravity (untrained)",
-        ]  # fmt: skip
-        table = ReportTable("Linear probes, best layer", header, rows, [False, False, *[True] * 12])
-        return ReportSection("What layers know", notes, _charts(scored), [table])
+        return ReportSection(
+            "What layers know", notes, _charts(scored), [_accuracy_table(scored), _center_table(scored)]
+        )
+
+
+def _accuracy_table(scored: Mapping[str, Sequence[_TaskScore]]) -> ReportTable:
+    rows = [
+        [
+            Quoted(model), task.task, f"{task.train:,} / {task.test:,}", str(task.labels), str(task.best_layer),
+            percent(task.accuracy), f"{100 * task.layer_0:.1f}", percent(task.untrained), percent(task.lead, "+"),
+            f"{100 * task.majority:.1f}",
+        ]
+        for model, scores in scored.items()
+        for task in scores
+    ]  # fmt: skip
+    header = [
+        "model", "task", "words to train / test", "labels", "best layer", "accuracy × 100", "layer 0", "untrained",
+        "lead over untrained", "most frequent label",
+    ]  # fmt: skip
+    return ReportTable("Best layer", header, rows, [False, False, *[True] * 8])
+
+
+def _center_table(scored: Mapping[str, Sequence[_TaskScore]]) -> ReportTable:
+    rows = [
+        [
+            Quoted(model), task.task, f"{100 * task.control:.1f}", percent(task.selectivity, "+"),
+            percent(task.untrained_selectivity, "+"), decimal(task.expected_layer),
+            decimal(task.untrained_expected_layer), f"{task.center_of_gravity:.2f}",
+            f"{task.untrained_center_of_gravity:.2f}",
+        ]
+        for model, scores in scored.items()
+        for task in scores
+    ]  # fmt: skip
+    header = [
+        "model", "task", "control task × 100", "selectivity", "untrained: selectivity", "expected layer", "untrained",
+        "center of gravity", "untrained",
+    ]  # fmt: skip
+    return ReportTable(
+        "Selectivity of the best layer, and where the labels are", header, rows, [False, False, *[True] * 7]
+    )
 
 
 def _score_all(each: Measured) -> list[_TaskScore]:
@@ -186,6 +213,7 @@ def _score(layers: Sequence[int], trained: TaskHits, untrained: TaskHits) -> _Ta
         trained.estimate(hits.astype(np.int64) - other_hits), trained.majority, float(control.mean()),
         trained.estimate(hits.astype(np.int64) - control),
         untrained.estimate(other_hits.astype(np.int64) - other_control),
+        trained.expected_layer(layers), untrained.expected_layer(layers),
         center_of_gravity(layers, trained.weights), center_of_gravity(layers, untrained.weights),
         _by_layer(layers, trained), _by_layer(layers, untrained),
     )  # fmt: skip
