@@ -9,15 +9,15 @@ import pytest
 
 import headstart
 from headstart.core.errors import DataError
-from headstart.stages.probe.label_tasks import LabeledWord, LabelTask, read_entities, read_treebank
-from headstart.stages.probe.layer_scores import TaskHits, fit_task
-from headstart.stages.probe.linear_probes import (
+from headstart.stages.probe.hidden.label_tasks import LabeledWord, LabelTask, read_entities, read_treebank
+from headstart.stages.probe.hidden.layer_scores import TaskHits, fit_task
+from headstart.stages.probe.hidden.linear_probes import (
     center_of_gravity,
     control_labels,
     layer_weights,
     predict_labels,
 )
-from headstart.stages.probe.states import WordStates
+from headstart.stages.probe.hidden.states import WordStates
 
 LABELS, LAYERS, HIDDEN = 4, 3, 16
 SENTENCES, WORDS = 120, 10

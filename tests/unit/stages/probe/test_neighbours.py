@@ -9,17 +9,17 @@ import pytest
 
 import headstart
 from headstart.core.errors import DataError
-from headstart.stages.probe.corpus_text import (
+from headstart.stages.probe.hidden.corpus_text import (
     frequent_words,
     marked_word,
     read_sentences,
     select_sentences,
     snippet,
 )
+from headstart.stages.probe.hidden.word_senses import SenseCosines, read_sense_pairs, sense_cosines
 from headstart.stages.probe.probe import Measured
 from headstart.stages.probe.probes.neighbours import Neighbours
 from headstart.stages.probe.settings import ProbeSettings
-from headstart.stages.probe.word_senses import SenseCosines, read_sense_pairs, sense_cosines
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_same_sentence_is_the_nearest_and_layer_0_knows_words(network_of, en
 def test_similarities_are_those_of_a_second_count(network_of, decoder_folder, text):
     probe = Neighbours(ProbeSettings(text=str(text), limit=60))
     probe.prepare()
-    from headstart.stages.probe.states import word_states
+    from headstart.stages.probe.hidden.states import word_states
 
     network = network_of(decoder_folder)
     found, states = probe.measure(network), word_states(network, probe.sentences, "x")

@@ -10,15 +10,15 @@ from headstart.backbones.encoder_decoder import EncoderDecoder
 from headstart.core.errors import DataError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.probe.attention_maps import tokenize_words
-from headstart.stages.probe.cka import linear_cka, unit_grams
-from headstart.stages.probe.similarity import (
+from headstart.stages.probe.hidden.cka import linear_cka, unit_grams
+from headstart.stages.probe.hidden.similarity import (
     intra_sentence_similarity,
     nearest,
     pair_cosines,
     self_similarity,
 )
-from headstart.stages.probe.states import spaced_layers, word_states
-from headstart.stages.probe.static_words import input_embeddings, nearest_words
+from headstart.stages.probe.hidden.states import spaced_layers, word_states
+from headstart.stages.probe.hidden.static_words import input_embeddings, nearest_words
 
 SENTENCES = [
     ["and", "the", "king", "went", "up", "unto", "the", "city"],

@@ -14,14 +14,14 @@ from markupsafe import Markup
 
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
-from headstart.stages.probe.cka import linear_cka, unit_grams
-from headstart.stages.probe.label_tasks import LabeledText, read_entities, read_treebank
-from headstart.stages.probe.layer_charts import decimal, layer_charts
-from headstart.stages.probe.layer_scores import TaskHits, fit_task
-from headstart.stages.probe.linear_probes import center_of_gravity
+from headstart.stages.probe.hidden.cka import linear_cka, unit_grams
+from headstart.stages.probe.hidden.label_tasks import LabeledText, read_entities, read_treebank
+from headstart.stages.probe.hidden.layer_charts import decimal, layer_charts
+from headstart.stages.probe.hidden.layer_scores import TaskHits, fit_task
+from headstart.stages.probe.hidden.linear_probes import center_of_gravity
+from headstart.stages.probe.hidden.states import States, WordStates, word_states
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file, percent, sample
-from headstart.stages.probe.states import States, WordStates, word_states
 
 _TREEBANK, _ENTITIES = "tasks/ud-ewt-trees/test.parquet", "tasks/wikiann/en/test.parquet"
 _SENTENCES = 450

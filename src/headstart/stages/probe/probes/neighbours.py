@@ -13,7 +13,7 @@ import numpy.typing as npt
 from headstart.core.randomness import generator
 from headstart.evaluation.intervals import Estimate, bootstrap_mean
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
-from headstart.stages.probe.corpus_text import (
+from headstart.stages.probe.hidden.corpus_text import (
     MarkedWord,
     frequent_words,
     marked_word,
@@ -21,13 +21,19 @@ from headstart.stages.probe.corpus_text import (
     select_sentences,
     snippet,
 )
-from headstart.stages.probe.layer_charts import decimal, layer_charts
+from headstart.stages.probe.hidden.layer_charts import decimal, layer_charts
+from headstart.stages.probe.hidden.similarity import intra_sentence_similarity, nearest, pair_cosines, self_similarity
+from headstart.stages.probe.hidden.states import States, WordStates, spaced_layers, word_states
+from headstart.stages.probe.hidden.static_words import glove_words, input_embeddings, nearest_words
+from headstart.stages.probe.hidden.word_senses import (
+    SenseAreas,
+    SenseCosines,
+    read_sense_pairs,
+    sense_cosines,
+    sense_section,
+)
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file
-from headstart.stages.probe.similarity import intra_sentence_similarity, nearest, pair_cosines, self_similarity
-from headstart.stages.probe.states import States, WordStates, spaced_layers, word_states
-from headstart.stages.probe.static_words import glove_words, input_embeddings, nearest_words
-from headstart.stages.probe.word_senses import SenseAreas, SenseCosines, read_sense_pairs, sense_cosines, sense_section
 
 _TEXT, _SENSES = "corpora/wikipedia-en-2015/part-00.parquet", "tasks/wic/validation.parquet"
 _SENTENCES, _SENTENCES_PER_WORD = 500, 40

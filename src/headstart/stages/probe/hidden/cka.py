@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headstart.stages.probe.states import States
+from headstart.stages.probe.hidden.states import States
 
 Grams = npt.NDArray[np.float64]
 

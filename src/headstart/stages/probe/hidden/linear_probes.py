@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from headstart.core.randomness import fraction, generator
-from headstart.stages.probe.states import States
+from headstart.stages.probe.hidden.states import States
 
 Labels = npt.NDArray[np.int64]
 _C = 0.1

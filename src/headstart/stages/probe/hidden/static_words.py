@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headstart.evaluation.glove import average, vectors_path
+from headstart.stages.probe.hidden.similarity import nearest
 from headstart.stages.probe.network import ProbedNetwork
-from headstart.stages.probe.similarity import nearest
 
 _BEFORE = "a"
 """A word before each word, as some tokenizers write a word differently at the start of a text."""

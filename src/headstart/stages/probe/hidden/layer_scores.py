@@ -12,9 +12,9 @@ from headstart.core.errors import DataError
 from headstart.evaluation.comparison import resampling_seed
 from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic
 from headstart.evaluation.metrics import Floats
-from headstart.stages.probe.label_tasks import LabelTask
-from headstart.stages.probe.linear_probes import control_labels, layer_weights, predict_labels
-from headstart.stages.probe.states import WordStates
+from headstart.stages.probe.hidden.label_tasks import LabelTask
+from headstart.stages.probe.hidden.linear_probes import control_labels, layer_weights, predict_labels
+from headstart.stages.probe.hidden.states import WordStates
 
 Hits = npt.NDArray[np.bool_]
 _MIX_EXAMPLES = 2000

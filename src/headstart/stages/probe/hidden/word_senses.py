@@ -13,11 +13,11 @@ import numpy.typing as npt
 from headstart.core.errors import DataError
 from headstart.evaluation.intervals import Estimate, bootstrap_auc
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
-from headstart.stages.probe.layer_charts import decimal, layer_charts
+from headstart.stages.probe.hidden.layer_charts import decimal, layer_charts
+from headstart.stages.probe.hidden.similarity import pair_cosines
+from headstart.stages.probe.hidden.states import word_states
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import read_columns, sample
-from headstart.stages.probe.similarity import pair_cosines
-from headstart.stages.probe.states import word_states
 
 
 @dataclass(frozen=True)
