@@ -49,6 +49,40 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
     return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
 
 
+def bootstrap_statistic(function: Resampled, examples: int, seed: int) -> Estimate:
+    """Return a function of how often each example is drawn, at once each, with its bootstrap interval."""
+    return _estimate(float(function(np.ones((1, examples)))[0]), function, examples, SAMPLES, seed)
+
+
+def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
+    """Return the sum of the numerators divided by that of the denominators, with its bootstrap interval.
+
+    Each pair belongs to a group of examples that is drawn as a whole, such as the words of a sentence, of which
+    `numerators` counts the hits and `denominators` all.
+    """
+    top, bottom = (np.asarray(values, dtype=np.float64) for values in (numerators, denominators))
+    seed = resampling_seed([*top.tolist(), *bottom.tolist()])
+    return bootstrap_statistic(lambda counts: counts @ top / (counts @ bottom), len(top), seed)
+
+
+def bootstrap_auc(scores: Sequence[float], is_positive: Sequence[bool]) -> Estimate:
+    """Return how often a positive example scores higher than a negative one, with its bootstrap interval.
+
+    This is the area under the ROC curve. A tie counts a half. It is not defined without positives or negatives.
+    """
+    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(is_positive, dtype=bool)
+    if positive.all() or not positive.any():
+        return Estimate(None)
+    wins = np.sign(values[positive][:, None] - values[~positive][None]) / 2 + 0.5
+
+    def area(counts: Floats) -> Floats:
+        some, others = counts[:, positive], counts[:, ~positive]
+        with np.errstate(invalid="ignore"):  # a resample of one class only has no value
+            return np.asarray(((some @ wins) * others).sum(1) / (some.sum(1) * others.sum(1)))
+
+    return bootstrap_statistic(area, len(values), resampling_seed([*values.tolist(), *positive.tolist()]))
+
+
 def wilson(hits: float, total: int) -> Estimate:
     """Return a fraction with its 95 % interval, which is not empty where all or none are hits; a tie is half a hit.
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headstart.evaluation.intervals import Estimate, bootstrap, bootstrap_mean, wilson
+from headstart.evaluation.intervals import (
+    Estimate,
+    bootstrap,
+    bootstrap_auc,
+    bootstrap_mean,
+    bootstrap_ratio,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("hits", "total"), [(0, 5), (5, 5), (7, 20), (950, 1000)])
@@ -46,3 +53,22 @@ def test_spearman_and_a_single_row():
     estimate = bootstrap("spearman", [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0])
     assert estimate.value == pytest.approx(0.8) and estimate.low <= 0.8 <= estimate.high
     assert bootstrap("accuracy", ["a"], ["a"]) == Estimate(1.0, 1.0, 1.0)
+
+
+def test_a_ratio_over_groups_is_that_of_the_sums_and_its_interval_is_wider_than_over_single_words():
+    """Ten sentences of ten words, all right or all wrong: they are ten observations, not a hundred."""
+    hits = [10.0, 0.0] * 5
+    grouped, single = bootstrap_ratio(hits, [10.0] * 10), wilson(50, 100)
+    assert grouped.value == 0.5 and grouped.high - grouped.low > 2 * (single.high - single.low)
+    assert bootstrap_ratio([1, 3], [2, 10]).value == pytest.approx(4 / 12)
+
+
+def test_the_area_under_the_curve_is_that_of_scikit_learn():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    positive = rng.random(200) < 0.4
+    scores = np.round(rng.normal(size=200) + positive, 1)
+    found = bootstrap_auc(scores.tolist(), positive.tolist())
+    assert found.value == pytest.approx(roc_auc_score(positive, scores)) and found.low < found.value < found.high
+    assert bootstrap_auc([1.0, 2.0], [True, True]).value is None

@@ -1,15 +1,17 @@
-"""Sentences with dependency trees, and sentences without."""
+"""Sentences with dependency trees, with tags, and without either."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headstart.core.errors import DataError
 from headstart.stages.probe.probe import read_table
 
 _COLUMNS = ("tokens", "heads", "relations")
+_TAGS = "tags"
 _ROOT = "root"
 
 
@@ -17,12 +19,13 @@ _ROOT = "root"
 class Tree:
     """The words of a sentence; for each word the number of its head (1 is the first word, 0 the root) and its relation.
 
-    Heads and relations are empty for a sentence without a tree.
+    Heads and relations are empty for a sentence without a tree, and tags for one whose words have no tags.
     """
 
     words: list[str]
     heads: list[int]
     relations: list[str]
+    tags: list[str] = field(default_factory=list)
 
     def edges(self) -> Iterator[tuple[str, int, int]]:
         """Yield relation, dependent and head of each edge, as indices of words; the root has none."""
@@ -34,7 +37,7 @@ class Tree:
 def read_trees(path: Path) -> list[Tree]:
     """Return the sentences of a treebank of two words or more."""
     trees = []
-    for number, row in enumerate(read_table(path, _COLUMNS), start=1):
+    for number, row in enumerate(read_table(path, _COLUMNS, (_TAGS,)), start=1):
         words, heads, relations = (row[name] for name in _COLUMNS)
         if not all(isinstance(part, list) for part in (words, heads, relations)):
             raise DataError(f"{path}, row {number}: tokens, heads and relations are not lists", do="Convert the file")
@@ -45,10 +48,33 @@ def read_trees(path: Path) -> list[Tree]:
                 do="Repair or remove the row",
             )
         if len(words) > 1:
-            trees.append(Tree(words, heads, relations))
+            trees.append(Tree(words, heads, relations, _tags(path, number, row)))
     if not trees:
         raise DataError(f"{path} has no sentence of two words or more", do="Pass another file")
     return trees
+
+
+def read_tagged(path: Path) -> list[Tree]:
+    """Return the sentences of a table with the columns `tokens` and `tags`, without trees."""
+    trees = []
+    for number, row in enumerate(read_table(path, (_COLUMNS[0], _TAGS)), start=1):
+        words = row[_COLUMNS[0]]
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise DataError(f"{path}, row {number}: tokens are not a list of texts", do="Convert the file")
+        trees.append(Tree(words, [], [], _tags(path, number, row)))
+    return trees
+
+
+def _tags(path: Path, number: int, row: dict[str, Any]) -> list[str]:
+    """Return the tags of a sentence, or none if the table has no such column."""
+    tags = row.get(_TAGS)
+    if tags is not None and (not isinstance(tags, list) or len(tags) != len(row[_COLUMNS[0]])):
+        raise DataError(
+            f"{path}, row {number}: the tags do not belong to the {len(row[_COLUMNS[0]])} tokens",
+            allowed="Each token has a tag",
+            do="Repair or remove the row",
+        )
+    return tags or []
 
 
 def read_lines(path: Path) -> list[list[str]]:
