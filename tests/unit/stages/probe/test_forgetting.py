@@ -65,7 +65,8 @@ def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folde
     alone = headstart.probe(tmp_path / "grafted", probes=["bias"], output=tmp_path / "alone", limit=2, quiet=True)
     after = [row["value_after"] for row in rows if row["probe"] == "bias" and row["after"] == str(changed)]
     assert after == pytest.approx([row["value"] for row in alone.scores], abs=1e-4)
-    assert "Forgetting" in run.page.read_text(encoding="utf-8")
+    page = run.page.read_text(encoding="utf-8")
+    assert "Forgetting" in page and "Without a figure" not in page
     assert {row["model"] for row in run.scores} == {str(same), str(changed)}
 
 
@@ -74,7 +75,8 @@ def test_another_tokenizer_or_network_is_refused_with_the_reason(encoder_folder,
         encoder_folder, decoder_folder, probes=["forgetting"], output=tmp_path / "out", limit=2, quiet=True
     )
     assert "its tokenizer is not that of" in run.summary()
-    assert "No later model shares a figure" in run.page.read_text(encoding="utf-8")
+    page = run.page.read_text(encoding="utf-8")
+    assert "No later model shares a figure" in page and "that both models have: minimal_pairs, bias" in page
 
 
 def test_one_model_is_refused_and_forgetting_runs_only_by_name(encoder_folder, decoder_folder, data, tmp_path):

@@ -24,6 +24,8 @@ from headstart.tasks.framing import frame
 
 TEMPLATES = Path(__file__).parents[1] / "bias_templates.yaml"
 _MOST_ROWS = 64
+_FEW = 10
+"""Comparisons of an axis from which a bootstrap interval is of use."""
 _OWN_AXIS = "all pairs"
 
 
@@ -179,6 +181,8 @@ class Bias(Probe):
             "model is fair, nor a large one that it does harm where it is used; both depend on the task and its data "
             "(Blodgett et al. 2021). Measure on texts of your own, too.",
         ]
+        if any(len(self._indices(axis)) < _FEW for axis in self._axes()):
+            notes.append(f"An axis has fewer than {_FEW} comparisons. Intervals over so few are too narrow.")
         for each in measured:
             skipped = sum(map(math.isnan, each.trained.values))
             if skipped:

@@ -119,7 +119,8 @@ class Forgetting(Probe):
             for change in changes
         ]  # fmt: skip
         rows = [_row(first.model, change) for change in changes]
-        sections = [_section(first.model, changes)]
+        without = [name for name in self._probes if name not in {change.probe for change in changes}]
+        sections = [_section(first.model, changes, without)]
         return ProbeReport(
             scores, sections, {"before": first.model, "changes": rows}, {"forgetting": rows} if rows else {}
         )
@@ -189,7 +190,7 @@ def _row(before: str, change: Change) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _section(before: str, changes: Sequence[Change]) -> ReportSection:
+def _section(before: str, changes: Sequence[Change], without: Sequence[str]) -> ReportSection:
     notes = [
         f"Before: {before}. A negative difference is what a later model has lost, except for bias, where the sign only "
         "says in which direction it moved. Intervals (95 %) are the bootstrap's over the same rows; where a figure is "
@@ -198,6 +199,8 @@ def _section(before: str, changes: Sequence[Change]) -> ReportSection:
         "A later model without a language-model head was given that of the first one. The head was trained for the "
         "first body, so part of a loss may be that the two no longer fit, and not that knowledge is gone.",
     ]
+    if without:
+        notes.append(f"Without a figure that both models have: {', '.join(without)}.")
     if not changes:
         return ReportSection("Forgetting", [*notes, "No later model shares a figure with the first one."])
     rows = [
