@@ -17,9 +17,9 @@ QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart"
 BATCH = 16
 STEPS = 6
 SHARED = (
-    "adaptation=full", "seeds=1", "compare_with=[majority]", f"training.budget={STEPS} steps", f"training.batch_size={BATCH}",
-    "training.max_length=48", "training.learning_rate=1e-3", "training.eval_count=2", "training.logging_steps=1",
-    "training.report_to=none",
+    "adaptation=full", "seeds=1", "compare_with=[majority]", f"training.budget={STEPS} steps",
+    f"training.batch_size={BATCH}", "training.max_length=48", "training.learning_rate=1e-3", "training.eval_count=2",
+    "training.logging_steps=1", "training.report_to=none",
 )  # fmt: skip
 TASKS: dict[str, tuple[str, ...]] = {
     "classify": ("task={kind: classify}",),
@@ -100,8 +100,8 @@ def manifest(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("task", "adaptation"),
     [
-        ("classify", "full"), ("classify", "lora"), ("tag", "full"), ("span_qa", "full"), ("embed", "full"),
-        ("ranking", "full"),
+        ("classify", "full"), ("classify", "lora"), ("classify", "qlora"), ("tag", "full"), ("span_qa", "full"),
+        ("embed", "full"), ("ranking", "full"),
     ],
 )  # fmt: skip
 def test_two_processes_train_as_one_that_accumulates_to_the_bit(finetune, tmp_path, task, adaptation):
