@@ -100,8 +100,8 @@ def manifest(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("task", "adaptation"),
     [
-        ("classify", "full"), ("classify", "lora"), ("tag", "full"), ("span_qa", "full"), ("embed", "full"),
-        ("ranking", "full"),
+        ("classify", "full"), ("classify", "lora"), ("classify", "qlora"), ("tag", "full"), ("span_qa", "full"),
+        ("embed", "full"), ("ranking", "full"),
     ],
 )  # fmt: skip
 def test_two_processes_train_as_one_that_accumulates_to_the_bit(finetune, tmp_path, task, adaptation):
