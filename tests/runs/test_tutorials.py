@@ -22,6 +22,8 @@ PACKAGES = {
     "plugin": ("hatchling",),
 }
 """What a tutorial needs beside Headstart itself."""
+OPTIONAL = {"effect", "failed seeds", "state"}
+"""Columns of a study's table that appear only where they have something to say."""
 MINUTES = re.compile(r"^\*\*Time:\*\* (\d+) minutes", re.MULTILINE)
 
 
@@ -35,9 +37,9 @@ def names(output: str) -> set[str]:
     """What must not change between a shown output and the real one: headers of tables, and words before a colon."""
     lines = output.splitlines()
     headers = {line.rstrip("… ") for line, below in pairwise(lines) if below.startswith("|---")}
-    headers |= {cell.strip() for line in lines if "┃" in line for cell in line.split("┃")}
+    headers |= {cell.strip() for line in lines if "┃" in line for cell in line.rstrip("… ").split("┃")}
     words = {match[0] for line in lines if (match := re.match(r"[a-z][a-z -]{2,30}: ", line))}
-    return headers | words
+    return (headers | words) - OPTIONAL
 
 
 def check_outputs(page: Path, printed: str) -> None:

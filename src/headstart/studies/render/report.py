@@ -6,9 +6,9 @@ from functools import reduce
 from operator import add
 from pathlib import Path
 
-import yaml
-
 from headstart.core import artifact, config
+from headstart.core.recipes import text as recipe_text
+from headstart.core.recipes import variables
 from headstart.evaluation.cost import PriceTag
 from headstart.studies.graph import Node, is_finished
 from headstart.studies.judge import curve_tables, curves
@@ -94,5 +94,5 @@ def _recipes(state: StudyState) -> dict[str, str]:
         if node.kind == "pretrain":
             nodes.setdefault(node.id, node)
     for name, node in list(nodes.items())[:_MOST_RECIPES]:
-        recipes[f"{name} ({node.id})"] = yaml.safe_dump(node.recipe, sort_keys=False, allow_unicode=True)
+        recipes[f"{name} ({node.id})"] = recipe_text.dump(variables.written(node.recipe))
     return recipes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -93,3 +94,15 @@ def test_losses_of_unlike_objectives_are_not_drawn_on_one_axis(study, scores, tm
     ]  # fmt: skip
     masked = next(picture for picture in drawn if "by masked_lm: loss over tokens" in picture)
     assert "start 1: loss 4.000" in masked and "start 2: loss 5.000" in masked and "start 3" not in masked
+
+
+def test_recipes_of_a_shipped_study_are_part_of_the_report():
+    """They contain `${here}`, which is written as in the file."""
+    from headstart.core.recipes.text import parse
+    from headstart.studies import study as stage
+    from headstart.studies.render import report
+
+    path = Path(__file__).parents[4] / "studies" / "quickstart.yaml"
+    recipes = report._recipes(stage.StudyState(stage.load(path)))
+    finetune = next(parse(text, name) for name, text in recipes.items() if name.startswith("full"))
+    assert finetune["data"]["train"] == "${here}/../recipes/quickstart/data/order-train.csv"
