@@ -3,8 +3,8 @@
 # %% [markdown]
 # # Hide a word
 #
-# **Claim.** A network that only fills blanks learns regularities of a language, beyond how frequent each word is. No
-# label is needed (Devlin et al. 2019).
+# **Claim.** A network that only fills blanks learns more about a language than how frequent each word is. No labels
+# are needed (Devlin et al. 2019).
 #
 # **Plan.** Train a tiny network on one book. Compare its loss on *held-out* chapters with that of a model that knows
 # only word frequencies.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import headstart
 
-STEPS = int(os.environ.get("LESSON_STEPS", "1500"))  # CI sets a few, to see that the lesson runs
+STEPS = int(os.environ.get("LESSON_STEPS", "1500"))  # a few steps are enough to see that the lesson runs
 TEXT = Path(__file__).resolve().parents[3] / "recipes" / "quickstart" / "data" / "kjv.txt.gz"
 VOCABULARY = 4096
 
@@ -48,13 +48,13 @@ print(
 )
 
 # %% [markdown]
-# **Verdict.** Confirmed if the trained loss is clearly below that of the unigram model: the rest of the sentence was
-# used. (One run; for a claim about *networks* one would repeat it with several seeds.)
+# **Verdict.** The claim is confirmed if the trained loss is clearly below that of the unigram model: the network then
+# uses the rest of the sentence. (This is one run. For a claim about networks in general, repeat it with several seeds.)
 
 # %%
 assert unigram < uniform
 if STEPS >= 500:
-    assert trained < unigram - 0.5, "the claim is confirmed"
+    assert trained < unigram - 0.5, "the claim is not confirmed"
 
 # %% [markdown]
 # ## Look at it

@@ -3,11 +3,12 @@
 # %% [markdown]
 # # How sure is a score?
 #
-# **Claim.** If two methods are equally good, single runs still differ, often by more than what papers report as
-# progress. A test over seeds *and* examples keeps false discoveries below 5 %.
+# **Claim.** If two methods are equally good, their single runs still differ, often by more than a point. A test over
+# seeds *and* examples keeps false discoveries rare.
 #
-# **Plan.** Simulate what we can never see in reality: two methods that are exactly equal. Each run has luck with its
-# seed (2 points), and 500 test rows that happen to suit it or not. Count how often we would believe in a difference.
+# **Plan.** Simulate what we can never see in reality: two methods that are exactly equal. The score of each run varies
+# with its seed (standard deviation: 2 points) and with the 500 test rows. Count how often we would believe in a
+# difference.
 
 # %%
 import os
@@ -16,7 +17,7 @@ import numpy as np
 
 from headstart.evaluation.comparison import compare_runs
 
-STUDIES = 20 if "LESSON_STEPS" in os.environ else 200  # CI only sees that the lesson runs
+STUDIES = 20 if "LESSON_STEPS" in os.environ else 200  # a few are enough to see that the lesson runs
 ROWS, ACCURACY, SEED_NOISE = 500, 0.8, 0.02
 rng = np.random.default_rng(0)
 
@@ -36,7 +37,7 @@ gold = [1] * ROWS
 differences = [100 * (np.mean(run_once()) - np.mean(run_once())) for _ in range(STUDIES)]
 share = np.mean(np.abs(differences) > 1)
 print(f"two equal methods differ by more than one point in {share:.0%} of {STUDIES} comparisons")
-assert share > 0.4, "single runs mislead"
+assert share > 0.4, "single runs should differ more often"
 
 
 # %% [markdown]
@@ -61,11 +62,11 @@ for seeds in (3, 6):
     assert rate <= 0.1
 
 # %% [markdown]
-# **Verdict.** Confirmed. With three seeds there is never a discovery, true or false: 2 · 0.5³ = 0.25 is the smallest
-# possible p-value. With six, false ones stay rare.
+# **Verdict.** The claim is confirmed. With three seeds there is never a discovery, true or false: the smallest possible
+# p-value is 2 · 0.5³ = 0.25. With six seeds, false discoveries stay rare.
 #
 # ## Exercise
-# With how many seeds can a sign-flip test reach p ≤ 0.05 at all? And p ≤ 0.01?
+# How many seeds does a two-sided sign-flip test need to reach p ≤ 0.05 at all? And p ≤ 0.01?
 
 # %%
 FEWEST = {0.05: 6, 0.01: 8}
