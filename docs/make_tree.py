@@ -48,7 +48,7 @@ DESCRIPTIONS = {
     "docs/course": "five pages of concepts with file, command and verdict; exercises with checks; lessons as scripts",
     "docs/decisions.md": "what was chosen over what, and why",
     "docs/examples": "short scripts that keep transformers' own Trainer",
-    "docs/first-gpu-run.md": "what was shown without a GPU, what was not, and five commands for the first day with one",
+    "docs/first-gpu-run.md": "what was tested without a GPU, what was not, and five checks to run on one",
     "docs/governance.md": "who decides, and how",
     "docs/help.md": "the command line's help (generated)",
     "docs/index.md": "the first page of the site",
