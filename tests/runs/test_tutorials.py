@@ -24,6 +24,8 @@ PACKAGES = {
 """What a tutorial needs beside Headstart itself."""
 OPTIONAL = {"effect", "failed seeds", "state"}
 """Columns of a study's table that appear only where they have something to say."""
+LONGEST = ("to-a-cluster", "your-domain", "compare-objectives")
+"""Tutorials that take a minute each also with tiny budgets; other tests run their commands."""
 MINUTES = re.compile(r"^\*\*Time:\*\* (\d+) minutes", re.MULTILINE)
 
 
@@ -50,7 +52,11 @@ def check_outputs(page: Path, printed: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.long] if p.stem in LONGEST else []) for p in TUTORIALS],
+    ids=lambda page: page.stem,
+)
 def test_a_tutorial_can_be_followed(page, tmp_path, nursery):
     require(page)
     with Typist(tmp_path / "tutorial", nursery) as typist:

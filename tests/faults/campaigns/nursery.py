@@ -131,6 +131,9 @@ class Nursery:
             if word == "ended":
                 self.codes[values[0]] = values[1]
             else:
+                if word == "started":
+                    # The system uses the number of a process again after some time.
+                    self.codes.pop(values[0], None)
                 self._messages.append((word, *values))
 
     def _expect(self, word: str) -> Any:

@@ -12,9 +12,12 @@ _BODY = """
 # Before the time limit, and when the job is preempted, Slurm signals this script, and the script signals the run. The
 # run saves a checkpoint and exits with code {resumable}; then the job is queued again, and the same command resumes.
 signaled=
-trap 'signaled=1; kill -USR1 "$run" 2>/dev/null' USR1 TERM
+run=
+trap 'signaled=1; [[ -z $run ]] || kill -USR1 "$run" 2>/dev/null' USR1 TERM
 {command} &
 run=$!
+# A signal that came before the number of the process was known.
+[[ -z $signaled ]] || kill -USR1 "$run"
 while :; do
     signaled=
     wait "$run"
