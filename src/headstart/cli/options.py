@@ -37,7 +37,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progres
 def use_device(device: Device) -> None:
     """Choose the device of this command and of the processes that it starts."""
     if device is not None:
-        os.environ["HEADSTART_DEVICE"] = device
+        from headstart.training.settings import DEVICE
+
+        os.environ[DEVICE] = device
 
 
 def show(text: Any) -> None:

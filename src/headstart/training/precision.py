@@ -11,10 +11,7 @@ from pathlib import Path
 import torch
 
 from headstart.core.errors import ResourceError
-from headstart.training.settings import DEVICE_PATTERN
-
-DEVICE = "HEADSTART_DEVICE"
-"""The environment variable that chooses the device where no recipe does; worker processes inherit it."""
+from headstart.training.settings import DEVICE, DEVICE_PATTERN
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from headstart.core.config import Section
 from headstart.training.budget import Budget
 
+DEVICE = "HEADSTART_DEVICE"
+"""The environment variable that chooses the device where no recipe does; worker processes inherit it."""
 DEVICE_PATTERN = r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$"
 
 

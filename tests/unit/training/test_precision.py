@@ -12,7 +12,7 @@ from headstart.core.errors import ResourceError
 from headstart.training import precision
 from headstart.training.compilation import compile_layers
 from headstart.training.replicas import may_leave_unused
-from headstart.training.settings import TrainingSettings
+from headstart.training.settings import DEVICE, TrainingSettings
 
 
 def test_auto_resolves_to_bf16_or_fp32_and_other_values_stay():
@@ -51,9 +51,9 @@ def test_a_device_that_torch_cannot_use_is_refused_with_those_that_it_can():
 
 
 def test_the_environment_chooses_the_device_where_no_recipe_does(monkeypatch):
-    monkeypatch.setenv(precision.DEVICE, "cpu")
+    monkeypatch.setenv(DEVICE, "cpu")
     assert precision.default_device() == torch.device("cpu")
-    monkeypatch.setenv(precision.DEVICE, "gpu")
+    monkeypatch.setenv(DEVICE, "gpu")
     with pytest.raises(ResourceError, match=r"`--device`, HEADSTART_DEVICE\) is 'gpu'.*cuda:N"):
         precision.default_device()
     assert precision.default_device("cpu") == torch.device("cpu"), "the recipe decides"

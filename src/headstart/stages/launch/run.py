@@ -22,14 +22,16 @@ class _Scheduler:
     """The end of the file's name."""
     submit: tuple[str, ...]
     """The command that submits the file, whose path follows."""
+    tool: str
+    """The program that must be installed for that."""
     render: Callable[[Job], str]
 
 
 _SCHEDULERS = {
-    "slurm": _Scheduler(".sbatch", ("sbatch",), slurm.script),
-    "kubernetes": _Scheduler(".kubernetes.yaml", ("kubectl", "apply", "-f"), kubernetes.manifests),
-    "skypilot": _Scheduler(".sky.yaml", ("sky", "jobs", "launch", "--yes", "--detach-run"), skypilot.task),
-    "ray": _Scheduler(".ray.sh", ("bash",), on_ray.script),
+    "slurm": _Scheduler(".sbatch", ("sbatch",), "sbatch", slurm.script),
+    "kubernetes": _Scheduler(".kubernetes.yaml", ("kubectl", "apply", "-f"), "kubectl", kubernetes.manifests),
+    "skypilot": _Scheduler(".sky.yaml", ("sky", "jobs", "launch", "--yes", "--detach-run"), "sky", skypilot.task),
+    "ray": _Scheduler(".ray.sh", ("bash",), "ray", on_ray.script),
 }
 
 
@@ -56,7 +58,7 @@ def submission(job: Job, path: Path) -> list[str]:
 def submit(job: Job, path: Path) -> str:
     """Submit the file of a job and return what the scheduler answered."""
     command = submission(job, path)
-    tool = "ray" if job.settings.on == "ray" else command[0]
+    tool = _SCHEDULERS[job.settings.on].tool
     if shutil.which(tool) is None:
         raise ResourceError(
             f"`{tool}` is not installed on this machine, so the job cannot be submitted from here",
