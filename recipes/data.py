@@ -5,14 +5,15 @@
     python recipes/data.py --list           what there is, from where, and what is present
 
 Sets are written to the folder ``--to``; without it, to the folder that ``HEADSTART_DATA`` names, or to ``data``. Tasks
-go to ``tasks/NAME``, corpora to ``corpora/NAME`` and word vectors to ``vectors``. A file that is there already stays as
-it is. Every new file is checked against the columns and the number of rows in the table ``SETS`` below.
+go to ``tasks/NAME``, corpora to ``corpora/NAME``, minimal pairs to ``probes`` and word vectors to ``vectors``. A file
+that is there already stays as it is. Every new file is checked against the columns and the number of rows in the table
+``SETS`` below.
 
 Most files come from GitHub at a fixed commit, so that they stay the same. A set is marked ``verified`` if all its files
-were seen in the repository at that commit; of two, the training files of ud-ewt-pos and e2e-nlg, only name and place
-were seen, not the content. The other sets are taken from the address that their authors publish: SQuAD's development
-set, IMDb and GloVe. No set has to be put in place by hand; if an address no longer answers, any Parquet file with the
-same columns serves.
+were seen in the repository at that commit; of three, the training files of agnews, ud-ewt-pos and e2e-nlg, only name
+and place were seen, not the content. The other sets are taken from the address that their authors publish: SQuAD's
+development set, IMDb and GloVe. No set has to be put in place by hand; if an address no longer answers, any Parquet
+file with the same columns serves.
 
 Some sets have no official split, or only a part is used. They are shuffled with a fixed seed, so that two builds agree.
 Many sets are for research only, or carry no explicit licence: read the terms of a source before you pass it on.
@@ -301,11 +302,39 @@ def make_squad(fetch: Fetch) -> dict[str, list[Row]]:
     return {"train.parquet": [*squad(fetch(NEW_WIKI))], "validation.parquet": [*squad(fetch(SQUAD_DEV))]}
 
 
-def make_subj(fetch: Fetch) -> dict[str, list[Row]]:
-    """Split the sentences, which have no official split, into 1,000, 1,000 and the rest."""
-    rows = shuffled(before(" ", "label", "text")(fetch(SENT_CONV + "subj.all")))
-    rows = [{"text": row["text"], "label": row["label"]} for row in rows]
-    return {"test.parquet": rows[:1000], "validation.parquet": rows[1000:2000], "train.parquet": rows[2000:]}
+def sentences(path: str, held_out: int) -> Maker:
+    """Split sentences, which have no official split, into ``held_out`` to test, as many to validate, and the rest."""
+
+    def make(fetch: Fetch) -> dict[str, list[Row]]:
+        rows = shuffled(before(" ", "label", "text")(fetch(SENT_CONV + path)))
+        rows = [{"text": row["text"], "label": row["label"]} for row in rows]
+        test, validation, train = rows[:held_out], rows[held_out : 2 * held_out], rows[2 * held_out :]
+        return {"test.parquet": test, "validation.parquet": validation, "train.parquet": train}
+
+    return make
+
+
+def agnews(path: Path) -> Iterator[Row]:
+    """Read the number of a topic, from 1, with the title and the description of an article."""
+    for row in comma(label=0, title=1, description=2)(path):
+        yield {"text": f"{row['title']} {row['description']}", "label": row["label"] - 1}
+
+
+def make_agnews(fetch: Fetch) -> dict[str, list[Row]]:
+    """Take 5,000 of the 120,000 articles to train on.
+
+    The results in ``docs/results`` come from the same test set, and from 5,000 articles that may be others.
+    """
+    made = {split: [*agnews(fetch(f"{AGNEWS}{split}.csv"))] for split in ("train", "test")}
+    return {"train.parquet": shuffled(made["train"])[:5000], "test.parquet": made["test"]}
+
+
+def make_blimp(fetch: Fetch) -> dict[str, list[Row]]:
+    """Take the 67 files of pairs, in alphabetical order."""
+    names = {"uid": "UID", "field": "field", "term": "linguistics_term", "good": "sentence_good", "bad": "sentence_bad"}
+    found = sorted((match[1], lines) for match, lines in members(fetch(BLIMP), r"[^/]+/data/(\w+)\.jsonl"))
+    pairs = (json.loads(line) for _, lines in found for line in lines.splitlines() if line.strip())
+    return {"blimp.parquet": [{column: pair[name] for column, name in names.items()} for pair in pairs]}
 
 
 def make_comve(fetch: Fetch) -> dict[str, list[Row]]:
@@ -387,6 +416,9 @@ def make_glove(fetch: Fetch) -> dict[str, list[Row]]:
 # The table
 
 ADAPTERS = "AGI-Edgerunners/LLM-Adapters/816657208af4db747803f87ba40a4c71383fed7a/dataset/"
+AGNEWS = "mhjabreel/CharCnn_Keras/555590db4219b1243abb1918effd6a7425a2d75f/data/ag_news_csv/"
+BANKING = "PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data/"
+BLIMP = f"{ARCHIVE}/alexwarstadt/blimp/tar.gz/3e56b06fcabca9b30822fc66435fca6b1aa40bb1"
 COLA = "nyu-mll/CoLA-baselines/dd095d3646ed05a315280aaa8ed4ec84ba435b3e/acceptability_corpus/cola_public/raw/"
 COMVE = (
     "wangcunxiang/SemEval2020-Task4-Commonsense-Validation-and-Explanation/"
@@ -461,7 +493,11 @@ SETS: dict[str, Set] = dict([
     task("cola", COLA, (8551, 1043, 0), LABELLED, tsv(header=False, text=3, label=1),
          "in_domain_train.tsv in_domain_dev.tsv+out_of_domain_dev.tsv"),
     task("trec6", SENT_CONV, (5452, 0, 500), LABELLED, trec, "raw/TREC.train raw/TREC.test"),
-    task("subj", SENT_CONV, (8000, 1000, 1000), LABELLED, make_subj),
+    task("subj", SENT_CONV, (8000, 1000, 1000), LABELLED, sentences("subj.all", 1000)),
+    task("mr", SENT_CONV, (8530, 1066, 1066), LABELLED, sentences("rt-polarity.all", 1066)),
+    task("cr", SENT_CONV, (3021, 377, 377), LABELLED, sentences("custrev.all", 377)),
+    task("agnews", AGNEWS, (5000, 0, 7600), LABELLED, make_agnews),
+    task("banking77", BANKING, (10003, 0, 3080), LABELLED, comma(header=True, text=0, label=1), "train.csv test.csv"),
     task("imdb", IMDB, (25000, 0, 10000), LABELLED, make_imdb),
     task("goemotions", GOEMOTIONS, (43410, 5426, 5427), "text labels", goemotions, SPLITS.format("tsv")),
     task("mrpc", MRPC, (3576, 500, 1725), PAIRS, tsv(sentence1=3, sentence2=4, label=0), "train.tsv val.tsv test.tsv"),
@@ -499,6 +535,8 @@ SETS: dict[str, Set] = dict([
     corpus("imdb-unlabelled", IMDB, {"reviews.parquet": 20000}, "id text", make_imdb_unlabelled),
     corpus("wikitext-eval", WIKITEXT, TOKENS, "text",
            files(text, WIKITEXT, dict(zip(TOKENS, ("valid.tokens", "test.tokens"), strict=True)))),
+    ("blimp", Set("probes", ("uid", "field", "term", "good", "bad"), {"blimp.parquet": 67000}, make_blimp, BLIMP,
+                  verified=True)),
     ("glove", Set("vectors", ("words", "vectors"), {"glove-6b-50d-top50k.npz": 50000}, make_glove, GLOVE, False)),
 ])
 # fmt: on

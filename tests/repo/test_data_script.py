@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"HEADSTART_DATA[^}]*\}/((?:tasks|corpora|vectors)/[\w/-]*[\w-])(?=[/.])")
+NAMED = re.compile(r"HEADSTART_DATA[^}]*\}/((?:tasks|corpora|probes|vectors)/[\w/-]*[\w-])(?=[/.])")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,7 @@ LAYOUTS = {
     "latin-1": (lambda d: d.before(" ", "label", "text"), b"1 caf\xe9 \n", [{"label": 1, "text": "café"}]),
     "bars": (lambda d: d.before("||", "source", "target"), "a : b||c \n", [{"source": "a : b", "target": "c"}]),
     "trec": (lambda d: d.trec, "NUM:date When is it ?\n", [{"text": "When is it ?", "label": "NUM"}]),
+    "topics": (lambda d: d.agnews, '"3","Oil, up","It rose."\n', [{"text": "Oil, up It rose.", "label": 2}]),
     "numbers": (lambda d: d.goemotions, "so\t0,27\tid1\n\n", [{"text": "so", "labels": ["admiration", "neutral"]}]),
     "conll": (lambda d: d.conll(), "a\tO\nB\tB-x\n\t\n\nc\tO", [sentence("a B", "O B-x"), sentence("c", "O")]),
     "conllu": (lambda d: d.conll(token=1, tag=3), UD, [sentence("I 'm off", "PRON AUX ADV")]),
