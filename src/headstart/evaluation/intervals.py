@@ -17,7 +17,7 @@ _FEWER_SAMPLES = 200
 """Resamples for a metric that is called once for each of them, and the fewest for large test sets."""
 _MOST_DRAWS = 200_000_000
 """Rows drawn for one interval: 2,000 resamples up to 100,000 rows, fewer beyond."""
-_Z = 1.959963984540054
+NORMAL_95 = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 
 
@@ -90,9 +90,9 @@ def wilson(hits: float, total: int) -> Estimate:
     """
     if total == 0:
         return Estimate(None)
-    fraction, denominator = hits / total, 1 + _Z**2 / total
-    middle = (fraction + _Z**2 / (2 * total)) / denominator
-    half = _Z / denominator * math.sqrt(fraction * (1 - fraction) / total + _Z**2 / (4 * total**2))
+    fraction, denominator = hits / total, 1 + NORMAL_95**2 / total
+    middle = (fraction + NORMAL_95**2 / (2 * total)) / denominator
+    half = NORMAL_95 / denominator * math.sqrt(fraction * (1 - fraction) / total + NORMAL_95**2 / (4 * total**2))
     return Estimate(fraction, max(0.0, middle - half), min(1.0, middle + half))
 
 

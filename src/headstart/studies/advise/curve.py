@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headstart.core.log import logger
+from headstart.evaluation.intervals import NORMAL_95, bootstrap
 from headstart.evaluation.metrics import about
-from headstart.studies.advise.cells import CellFailed, Cells
+from headstart.studies.advise.cells import CellFailed, CellResult, Cells
 from headstart.studies.advise.extrapolate import CurvePoint, FittedCurve, fit
 from headstart.studies.advise.rounds import ROUNDS
 from headstart.studies.advise.search import Clock, TriedMethod
@@ -56,7 +57,7 @@ def _sizes(rows: int) -> list[int]:
 def _run(result: TriedMethod, cells: Cells, sizes: Sequence[int], sign: int, clock: Clock) -> LearningCurve:
     started, is_new = clock.spent, False
     points = [
-        CurvePoint(cells.rounds[number].rows["train"], number, sign * cell.score)
+        CurvePoint(cells.rounds[number].rows["train"], number, sign * cell.score, _error(cell))
         for number, cell in result.rounds.items()
     ]
     for size in sizes:
@@ -69,9 +70,15 @@ def _run(result: TriedMethod, cells: Cells, sizes: Sequence[int], sign: int, clo
             clock.spent += cell.seconds
             is_new = is_new or cell.is_new
             if not cell.left_out:
-                points.append(CurvePoint(size, number, sign * cell.score))
+                points.append(CurvePoint(size, number, sign * cell.score, _error(cell)))
     points.sort(key=lambda point: (point.rows, point.round))
     shown = ", ".join(f"{size:,}" for size in sizes)
     if is_new:
         logger.info("learning curve: %s with %s rows, %.1f s", result.method.name, shown, clock.spent - started)
     return LearningCurve(result.method.name, points, fit(points), sign)
+
+
+def _error(cell: CellResult) -> float:
+    """Return the standard error of a score over resampled held-out rows."""
+    found = bootstrap(cell.metric, cell.gold, cell.predictions)
+    return 0.0 if found.low is None or found.high is None else (found.high - found.low) / (2 * NORMAL_95)

@@ -27,6 +27,8 @@ class CurvePoint:
     round: int
     score: float
     """A score of which higher is better."""
+    error: float = 0.0
+    """The standard error of the score as an estimate for all rows, from the number of held-out rows of the round."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def fit(points: Sequence[CurvePoint]) -> FittedCurve | None:
     Algorithm: for each exponent c of a grid the model is linear, and its posterior is known (flat priors for the levels
     and the gain over the fitted range, Jeffreys' prior for the noise). Exponents are drawn by their marginal
     likelihood, then noise, levels and gain; a negative gain is drawn again, because more labels do not harm on average.
+    All scores of a round share the error of its held-out rows, which is added to the levels.
     Paper: Gelman et al. 2013, Bayesian Data Analysis, chapter 14 (the posterior of a linear model)
     """
     sizes = sorted({point.rows for point in points})
@@ -97,12 +100,14 @@ def fit(points: Sequence[CurvePoint]) -> FittedCurve | None:
         error = float(((scores - design @ coefficients) ** 2).sum()) + floor
         weight = 0.5 * np.linalg.slogdet(inverse)[1] - freedom / 2 * np.log(error)
         fits.append((coefficients, np.linalg.cholesky(inverse), error, weight))
-    return _draw(fits, freedom, len(rounds), sizes)
+    errors = [np.mean([point.error for point in points if point.round == number]) for number in rounds]
+    return _draw(fits, freedom, float(np.linalg.norm(errors)) / len(rounds), len(rounds), sizes)
 
 
 def _draw(
-    fits: Sequence[tuple[Floats, Floats, float, float]], freedom: int, rounds: int, sizes: Sequence[int]
-) -> FittedCurve:
+    fits: Sequence[tuple[Floats, Floats, float, float]], freedom: int, level_error: float, rounds: int,
+    sizes: Sequence[int],
+) -> FittedCurve:  # fmt: skip
     """Draw exponents by weight, then noise, levels and gains."""
     rng = randomness.generator(0, 0, len(sizes), "learning curve")
     weights = np.exp(np.array([weight for *_, weight in fits]) - max(weight for *_, weight in fits))
@@ -116,6 +121,5 @@ def _draw(
     if not kept.any():
         # All draws fall: the best estimate is no gain.
         drawn[:, -1], kept = 0.0, np.ones(_DRAWS, dtype=bool)
-    return FittedCurve(
-        _EXPONENTS[chosen[kept]], drawn[kept, :rounds].mean(axis=1), drawn[kept, -1], sizes[0], sizes[-1]
-    )
+    levels = drawn[:, :rounds].mean(axis=1) + level_error * rng.standard_normal(_DRAWS)
+    return FittedCurve(_EXPONENTS[chosen[kept]], levels[kept], drawn[kept, -1], sizes[0], sizes[-1])
