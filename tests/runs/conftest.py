@@ -49,8 +49,13 @@ class Finished:
         return manifest
 
 
-STARTS_PROCESSES = {"study", "advise", "corpus", "--processes=2", "--nodes=2", "--on=ray"}
+STARTS_PROCESSES = {"study", "corpus", "--processes=2", "--nodes=2", "--on=ray"}
 """Words of commands that start processes of their own, which a forked process cannot do safely."""
+
+
+def _can_be_forked(arguments: tuple[str, ...]) -> bool:
+    has_pool = "predict" in arguments and not {"--processes", "--processes=1"} & set(arguments)
+    return STARTS_PROCESSES.isdisjoint(arguments) and not has_pool
 
 
 def _environment() -> dict[str, str]:
@@ -78,7 +83,7 @@ def headstart(nursery: Nursery) -> Command:
         return subprocess.CompletedProcess(arguments, code, child.output(), errors.read_text(encoding="utf-8"))
 
     def run(*arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        if STARTS_PROCESSES.isdisjoint(arguments):
+        if _can_be_forked(arguments):
             done = forked(arguments, nursery.logs / "errors.log")
         else:
             done = subprocess.run(**_arguments(arguments), capture_output=True, timeout=240, check=False)
@@ -124,7 +129,7 @@ def start(nursery: Nursery) -> Callable[..., subprocess.Popen[str] | Forked]:
     count = itertools.count()
 
     def run(*arguments: str) -> subprocess.Popen[str] | Forked:
-        if STARTS_PROCESSES.isdisjoint(arguments):
+        if _can_be_forked(arguments):
             errors = nursery.logs / f"errors-{next(count)}.log"
             return Forked(nursery.start(arguments, environment=_environment(), errors=errors), errors)
         return subprocess.Popen(**_arguments(arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)

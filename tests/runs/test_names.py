@@ -161,6 +161,6 @@ def test_the_same_weights_from_files_and_from_a_data_set_on_the_hub(
     scores = json.loads(client.run("evaluate", str(output), f"org/verses@{commit}", *rows))
     local = json.loads(client.run("evaluate", str(output), str(QUICKSTART / "data" / "order-test.csv")))
     assert {**scores, "data": ""} == {**local, "data": ""}
-    client.run("predict", str(output), f"org/verses@{commit}", *rows, "--to", "predicted.csv")
+    client.run("predict", str(output), f"org/verses@{commit}", *rows, "--to", "predicted.csv", "--processes", "1")
     assert (tmp_path / "predicted.csv").read_text().count("\n") > scores["rows"]
     assert not client.hub.requests, "a pinned data set in the cache needs no request"
