@@ -21,13 +21,14 @@ from headstart.objectives.causal_lm import CausalLM
 from headstart.training import precision
 
 ROWS, LENGTH, VOCABULARY = 16, 256, 32_768
+QUICK_ROWS = 4
 
 
-def once(kind: str) -> tuple[float, float]:
+def once(kind: str, count: int) -> tuple[float, float]:
     """Return the seconds of a forward and backward pass, and the megabytes that it adds to the peak."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=0, n_head=4, n_positions=LENGTH)
-    model, ids = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (ROWS, LENGTH))
+    model, ids = AutoModelForCausalLM.from_config(config), torch.randint(VOCABULARY, (count, LENGTH))
     objective = CausalLM(CausalLM.Config())
     batch = {"input_ids": ids, "labels": ids, "weights": torch.ones(ids.shape)}
 
@@ -59,9 +60,10 @@ def timed(act: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def in_a_process(kind: str) -> tuple[float, float]:
+def in_a_process(kind: str, count: int) -> tuple[float, float]:
     """Measure in a new process, because peak memory never decreases."""
-    done = subprocess.run([sys.executable, __file__, "--side", kind], check=True, capture_output=True, text=True)
+    command = [sys.executable, __file__, "--side", kind, str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds, megabytes = done.stdout.split()[-2:]
     return float(seconds), float(megabytes)
 
@@ -69,13 +71,13 @@ def in_a_process(kind: str) -> tuple[float, float]:
 def main() -> None:
     """Measure both variants; print one line of JSON for memory and one for speed."""
     if "--side" in sys.argv:
-        print(*once(sys.argv[-1]))
+        print(*once(sys.argv[-2], int(sys.argv[-1])))
         return
     options = arguments(__doc__ or "")
     memory: dict[str, list[float]] = {"chunked": [], "full": []}
 
     def side(kind: str) -> float:
-        seconds, megabytes = in_a_process(kind)
+        seconds, megabytes = in_a_process(kind, QUICK_ROWS if options.quick else ROWS)
         memory[kind].append(megabytes)
         return seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Hundreds of processes import the package; without stored bytecode, each of them compiles 300 files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart" / "data"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.campaigns.nursery import Nursery
+from tests.faults.campaigns.nursery import Child, Nursery
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart"
@@ -47,8 +49,13 @@ class Finished:
         return manifest
 
 
-STARTS_PROCESSES = {"study", "advise", "corpus", "--processes=2", "--on=ray"}
+STARTS_PROCESSES = {"study", "corpus", "--processes=2", "--nodes=2", "--on=ray"}
 """Words of commands that start processes of their own, which a forked process cannot do safely."""
+
+
+def _can_be_forked(arguments: tuple[str, ...]) -> bool:
+    has_pool = "predict" in arguments and not {"--processes", "--processes=1"} & set(arguments)
+    return STARTS_PROCESSES.isdisjoint(arguments) and not has_pool
 
 
 def _environment() -> dict[str, str]:
@@ -76,7 +83,7 @@ def headstart(nursery: Nursery) -> Command:
         return subprocess.CompletedProcess(arguments, code, child.output(), errors.read_text(encoding="utf-8"))
 
     def run(*arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        if STARTS_PROCESSES.isdisjoint(arguments):
+        if _can_be_forked(arguments):
             done = forked(arguments, nursery.logs / "errors.log")
         else:
             done = subprocess.run(**_arguments(arguments), capture_output=True, timeout=240, check=False)
@@ -86,11 +93,45 @@ def headstart(nursery: Nursery) -> Command:
     return run
 
 
-@pytest.fixture(scope="session")
-def start() -> Callable[..., subprocess.Popen[str]]:
-    """Starts the command line and hands the process over, to be stopped by the test."""
+class Forked:
+    """A fork of the nursery with the methods of `subprocess.Popen` that the tests use."""
 
-    def run(*arguments: str) -> subprocess.Popen[str]:
+    def __init__(self, child: Child, errors: Path) -> None:
+        self.child, self.errors = child, errors
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        return None if self.child.is_alive else self.wait()
+
+    def wait(self, timeout: float = 240.0) -> int:
+        """Wait for the end and return the exit code."""
+        self.returncode = self.child.wait(timeout)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        self.child.signal(number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 240.0) -> tuple[str, str]:
+        """Wait for the end and return what the process wrote to stdout and stderr."""
+        self.wait(timeout)
+        return self.child.output(), self.errors.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def start(nursery: Nursery) -> Callable[..., subprocess.Popen[str] | Forked]:
+    """Starts the command line and hands the process over, to be stopped by the test."""
+    count = itertools.count()
+
+    def run(*arguments: str) -> subprocess.Popen[str] | Forked:
+        if _can_be_forked(arguments):
+            errors = nursery.logs / f"errors-{next(count)}.log"
+            return Forked(nursery.start(arguments, environment=_environment(), errors=errors), errors)
         return subprocess.Popen(**_arguments(arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     return run

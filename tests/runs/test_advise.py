@@ -23,7 +23,7 @@ def test_from_a_file_of_questions_to_a_model_a_page_and_recipes(
         csv.writer(file, delimiter=";").writerows(
             [("question", "kind"), *((row["text"], row["label"]) for row in rows)]
         )
-    command = ("advise", str(data), "--model", str(pretrained.folder), "--minutes", "0.6", "--output", str(output))
+    command = ("advise", str(data), "--model", str(pretrained.folder), "--minutes", "0.4", "--output", str(output))
     done = headstart(*command)
     assert "Use " in done.stdout and "more training labels would buy" in done.stdout
     advice = json.loads((output / "advice.json").read_text(encoding="utf-8"))

@@ -4,55 +4,66 @@ from __future__ import annotations
 
 import glob
 import json
-import os
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.faults.campaigns.nursery import Child, Nursery
 from tests.runs.conftest import QUICKSTART, TINY_FINETUNE, TINY_PRETRAIN, Finished
 from tests.unit.checkpoint.local_hub import LocalHub
 
-FINETUNE = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE)
+# Without the baselines, on which the weights do not depend.
+FINETUNE = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE, "compare_with=[]")
 
 
 class Client:
-    """The command line, with a hub on this machine and an empty cache."""
+    """The command line, with a hub on this machine and a cache that is empty at first."""
 
-    def __init__(self, hub: LocalHub, address: str, folder: Path) -> None:
-        self.hub, self.folder = hub, folder
-        self.environment = os.environ | {
-            "HF_ENDPOINT": address, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "0",
-        }  # fmt: skip
-        for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-            self.environment.pop(name, None)
+    def __init__(self, hub: LocalHub, nursery: Nursery, folder: Path) -> None:
+        self.hub, self.nursery, self.folder = hub, nursery, folder
 
     def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "headstart", *arguments],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=240,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        child = self.start(*arguments)
+        assert child.wait() == 0, self.errors.read_text(encoding="utf-8")
+        return child.output()
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "headstart", *arguments],
-            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def start(self, *arguments: str) -> Child:
+        return self.nursery.start(arguments, folder=self.folder, errors=self.errors)
+
+    @property
+    def errors(self) -> Path:
+        return self.folder / "errors.log"
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def hub() -> Iterator[LocalHub]:
     with LocalHub().running() as hub:
-        yield Client(hub, hub.address, tmp_path)
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def connected(hub: LocalHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A process server whose libraries were imported with the address of the hub and a cache of their own."""
+    folder = tmp_path_factory.mktemp("hub")
+    environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+            patch.delenv(name, raising=False)
+        nursery = Nursery(folder / "logs", environment)
+    with nursery:
+        yield nursery
+
+
+@pytest.fixture
+def client(hub: LocalHub, connected: Nursery, tmp_path: Path) -> Client:
+    return Client(hub, connected, tmp_path)
 
 
 @pytest.mark.slow
@@ -79,27 +90,27 @@ def test_a_killed_fine_tuning_resumes_on_its_commit_after_the_branch_moved_on(
 ):
     files = files_of(pretrained.folder)
     files.pop("recipe.yaml")
-    commit = client.hub.commit("org/model", files)
-    small = ("seeds=1", "compare_with=[]", "data.train_rows=64", "training.budget=16 steps")
+    commit = client.hub.commit("org/killed", files)
+    small = ("seeds=1", "data.train_rows=64", "training.budget=16 steps")
     short = (*FINETUNE, *small, "training.save_interval_minutes=0.001")
     client.run(*short, f"model={pretrained.folder}", "output=local")
     local, named = tmp_path / "local", tmp_path / "named"
-    command = (*short, "model=org/model", "output=named")
+    command = (*short, "model=org/killed", "output=named")
     process = client.start(*command)
     try:
         deadline = time.monotonic() + 150
         # Not Path.rglob, which fails if a folder is removed meanwhile.
         while not glob.glob(f"{named}/**/step-*/headstart.json", recursive=True, include_hidden=True):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            assert process.is_alive and time.monotonic() < deadline, client.errors.read_text(encoding="utf-8")
     finally:
-        process.kill()
-        process.communicate()
+        process.signal(signal.SIGKILL)
+        process.wait()
     assert not (named / "headstart.json").exists(), "the run was killed before it finished"
     # Another network under the same name: with it, the run would fail.
-    client.hub.commit("org/model", {**files, "config.json": b"{}"})
+    client.hub.commit("org/killed", {**files, "config.json": b"{}"})
     client.run(*command)
     assert (named / "model.safetensors").read_bytes() == (local / "model.safetensors").read_bytes()
-    assert yaml.safe_load((named / "recipe.yaml").read_text())["model"] == f"org/model@{commit}"
+    assert yaml.safe_load((named / "recipe.yaml").read_text())["model"] == f"org/killed@{commit}"
 
 
 @pytest.mark.slow
@@ -108,19 +119,19 @@ def test_pretraining_keeps_the_commits_of_its_checkpoint_and_its_teacher(
 ):
     files = files_of(pretrained.folder)
     files.pop("recipe.yaml")
-    commit = client.hub.commit("org/model", files)
+    commit = client.hub.commit("org/teacher", files)
     recipe = ("pretrain", str(QUICKSTART / "pretrain.yaml"), *TINY_PRETRAIN, "training.budget=4 steps", "tokenizer={}")
     continued = "backbone={{family: checkpoint, path: {}}}"
     distilled = "objective={{name: distillation, teacher: {}}}"
     client.run(*recipe, continued.format(pretrained.folder), distilled.format(pretrained.folder), "output=local")
-    command = (*recipe, continued.format("org/model"), distilled.format("org/model"), "output=named")
+    command = (*recipe, continued.format("org/teacher"), distilled.format("org/teacher"), "output=named")
     first = client.run(*command)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "named")]
     assert weights[0] == weights[1]
     saved = yaml.safe_load((tmp_path / "named" / "recipe.yaml").read_text())
-    assert saved["backbone"]["path"] == saved["objective"]["teacher"] == f"org/model@{commit}"
+    assert saved["backbone"]["path"] == saved["objective"]["teacher"] == f"org/teacher@{commit}"
     assert json.loads((tmp_path / "named" / "headstart.json").read_text())["recipe"]["backbone"] == saved["backbone"]
-    client.hub.commit("org/model", {**files, "config.json": b"{}"})
+    client.hub.commit("org/teacher", {**files, "config.json": b"{}"})
     client.hub.requests.clear()
     assert client.run(*command) == first
     assert not client.hub.requests, "the commit is in the recipe, and its files are in the cache"
@@ -150,6 +161,6 @@ def test_the_same_weights_from_files_and_from_a_data_set_on_the_hub(
     scores = json.loads(client.run("evaluate", str(output), f"org/verses@{commit}", *rows))
     local = json.loads(client.run("evaluate", str(output), str(QUICKSTART / "data" / "order-test.csv")))
     assert {**scores, "data": ""} == {**local, "data": ""}
-    client.run("predict", str(output), f"org/verses@{commit}", *rows, "--to", "predicted.csv")
+    client.run("predict", str(output), f"org/verses@{commit}", *rows, "--to", "predicted.csv", "--processes", "1")
     assert (tmp_path / "predicted.csv").read_text().count("\n") > scores["rows"]
     assert not client.hub.requests, "a pinned data set in the cache needs no request"

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from sklearn.utils.extmath import randomized_svd
 
 from headstart.tokens.shards import Shards
 
@@ -39,6 +38,9 @@ def vectors(
         total = total + _counts(shards, tokens, window, size) * (share / tokens)
     information = _ppmi(total + total.T)
     rank = min(dimensions, size - 1)
+    # Not at the top: importing scikit-learn would delay the start of every run, and most do not count.
+    from sklearn.utils.extmath import randomized_svd
+
     left, singular_values, _ = randomized_svd(information, n_components=rank, n_iter=3, random_state=0)
     # The square root of the singular values works best for word similarity (Levy et al. 2015).
     raw = np.zeros((size, dimensions), dtype=np.float32)

@@ -66,9 +66,15 @@ def failing(descriptor):
 
 os.fsync = failing
 """
+# codecarbon looks for the folder when it is imported, which the nursery has done.
 _NO_TEMPORARY = """
-import tempfile
+import sys, tempfile
+from headstart.evaluation import energy
 tempfile.tempdir, tempfile._candidate_tempdir_list = None, lambda: ["/nonexistent/tmp"]
+for name in [name for name in sys.modules if name.partition(".")[0] == "codecarbon"]:
+    del sys.modules[name]
+energy.carbon_intensity.cache_clear()
+energy.full_load_watts.cache_clear()
 """
 # The folder is moved away, or deleted, when the run saves for the second time.
 _GONE = """

@@ -6,6 +6,7 @@ seconds of imports are saved. `Nursery` is the client; run as a script, this fil
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -62,15 +63,17 @@ class Child:
 class Nursery:
     """Starts runs; a context manager, since it is a process."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        """Start the server; `environment` has variables that libraries read when they are imported."""
         logs.mkdir(parents=True, exist_ok=True)
         self.logs, self.codes, self._count = logs, {}, 0
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         # -P: the files beside this one must not shadow modules of the standard library.
         command = [sys.executable, "-P", __file__]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | fixed | dict(environment or {}),
+            bufsize=0,
+        )  # fmt: skip
         self._messages: list[Any] = []
         self._rest = b""
         self._expect("ready")
@@ -84,17 +87,18 @@ class Nursery:
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, code: str = "",
-        limits: Mapping[str, int] | None = None, errors: Path | None = None,
+        limits: Mapping[str, int] | None = None, errors: Path | None = None, folder: Path | None = None,
     ) -> Child:  # fmt: skip
         """Start the command line with some arguments; `code` runs before it, in the child only, to inject a fault.
 
-        `errors` is a file for stderr, which otherwise goes where stdout goes.
+        `errors` is a file for stderr, which otherwise goes where stdout goes; `folder` is the working directory.
         """
         self._count += 1
         log = self.logs / f"{self._count:04d}.log"
         request = {
             "arguments": list(arguments), "environment": dict(environment or {}), "log": str(log),
-            "errors": str(errors or log), "code": code, "limits": dict(limits or {}), "folder": os.getcwd(),
+            "errors": str(errors or log), "code": code, "limits": dict(limits or {}),
+            "folder": str(folder or Path.cwd()),
         }  # fmt: skip
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         return Child(self, self._expect("started"), log)
@@ -146,19 +150,39 @@ class Nursery:
         return values[0] if values else None
 
 
-def _serve() -> None:
-    """Fork a child for each line of standard input, and report how each ends."""
+_MODULES = (
+    "peft", "sklearn.linear_model", "sklearn.metrics", "sklearn.svm", "torch.utils.tensorboard",
+    "headstart.stages.doctor.machine", "headstart.stages.finetune.run", "headstart.stages.pretrain.run",
+    "headstart.training.sharding",
+)  # fmt: skip
+"""What the runs import, also what they import late."""
+_CLASSES = ("ModernBertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "AutoModelForMaskedLM")
+
+
+def _import_everything() -> None:
+    """Import what the runs need, and fill the caches of the libraries."""
     import torch
     import transformers
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    import headstart.stages.doctor.machine
-    import headstart.stages.finetune.run
-    import headstart.stages.pretrain.run
-    import headstart.training.sharding  # noqa: F401
+    from headstart.evaluation import energy
 
-    for name in ("ModernBertForMaskedLM", "LlamaForCausalLM", "T5ForConditionalGeneration", "AutoModelForMaskedLM"):
+    for name in _MODULES:
+        importlib.import_module(name)
+    for name in _CLASSES:
         getattr(transformers, name)
+    # A thousand regular expressions, which every loading and saving of a model needs.
+    get_checkpoint_conversion_mapping("bert")
+    if energy.installed():
+        # codecarbon reads its tables with pandas.
+        energy.carbon_intensity(energy.WORLD)
+        energy.full_load_watts()
     torch.set_num_threads(1)
+
+
+def _serve() -> None:
+    """Fork a child for each line of standard input, and report how each ends."""
+    _import_everything()
     _send("ready")
     alive = True
     waiting = b""
@@ -235,3 +259,5 @@ def _limit(limits: Mapping[str, int]) -> None:
 
 if __name__ == "__main__":
     _serve()
+    # Nothing is left to do, and tearing down every library takes seconds.
+    os._exit(0)

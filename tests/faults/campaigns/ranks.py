@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -41,15 +42,25 @@ def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_l
     return found
 
 
-def stopped(ground: Ground, subject: str = "masked_lm") -> Found:
-    """Send SIGTERM to the launcher of a run in progress, and start the run again."""
+def stopped(ground: Ground, subject: str = "masked_lm", look: Callable[[int], None] = lambda _: None) -> Found:
+    """Send SIGTERM to the launcher of a run in progress, and start the run again.
+
+    `look` is called with the number of the launcher's process again and again, from its start to its end.
+    """
     found, reference = Found("SIGTERM to the launcher", "saves, exits with 75"), _reference(ground, subject)
     folder = ground.fresh("launched")
     job, log = _launch(ground, subject, folder, restarts=3)
-    _wait_for_step(job, folder, STEPS // 3, time.monotonic() + 240)
+    deadline = time.monotonic() + 240
+    while job.poll() is None and _last_step(folder) < STEPS // 3 and time.monotonic() < deadline:
+        look(job.pid)
+        _pause(job, 0.1)
     assert job.poll() is not None or _last_step(folder) >= STEPS // 3, log.read_text()
     job.send_signal(signal.SIGTERM)
-    code, found.count = job.wait(timeout=120), 1
+    deadline = time.monotonic() + 120
+    while job.poll() is None and time.monotonic() < deadline:
+        look(job.pid)
+        _pause(job, 0.1)
+    code, found.count = job.poll(), 1
     if code != 75:
         found.failures.append(f"exited with {code}: {log.read_text()[-800:]}")
     children = ground.nursery.ranks(ground.command(subject, folder), _PROCESSES)

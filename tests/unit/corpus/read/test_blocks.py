@@ -62,9 +62,10 @@ def test_items_are_those_of_the_local_array_within_the_limit(
     cache, remote = arrays(address, tmp_path, limit)
     for array, local in zip(remote, LOCAL.values(), strict=True):
         assert len(array) == len(local)
-        for seed in range(10):
+        for seed in range(4):
             where = positions(seed, len(local))
-            assert np.array_equal(array[where], local[where]) and array[where].dtype == local.dtype
+            items = array[where]
+            assert np.array_equal(items, local[where]) and items.dtype == local.dtype
             assert cache.disk_bytes() <= limit
         assert np.array_equal(array[100:9000], local[100:9000]) and np.array_equal(array[:], local)
         assert array[:0].shape == (0,) and np.array_equal(array[10:20:3], local[10:20:3])
@@ -92,7 +93,7 @@ def test_threads_and_processes_share_an_array(server: tuple[FaultyServer, str], 
         return np.array_equal(array[where], local[where])
 
     with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(is_right, range(60)))
+        assert all(pool.map(is_right, range(24)))
     child = os.fork()
     if child == 0:
         os._exit(0 if all(is_right(seed) for seed in range(5)) else 1)

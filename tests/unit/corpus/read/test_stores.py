@@ -247,6 +247,8 @@ def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, HIDDEN)
+    # Moto is slow: a file is five blocks and not twenty.
+    monkeypatch.setattr(stores, "BLOCK_BYTES", 16384)
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{s3_port}", region_name="us-east-1")
     client.create_bucket(Bucket="bucket")
     for name, content in contents(folder).items():

@@ -72,7 +72,7 @@ def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folde
 
 def test_another_tokenizer_or_network_is_refused_with_the_reason(encoder_folder, decoder_folder, data, tmp_path):
     run = headstart.probe(
-        encoder_folder, decoder_folder, probes=["forgetting"], output=tmp_path / "out", limit=2, quiet=True
+        encoder_folder, decoder_folder, probes=["forgetting"], output=tmp_path / "out", limit=1, quiet=True
     )
     assert "its tokenizer is not that of" in run.summary()
     page = run.page.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def test_one_model_is_refused_and_forgetting_runs_only_by_name(encoder_folder, d
         headstart.probe(encoder_folder, probes=["forgetting"])
     with pytest.raises(RecipeError, match="--text is set for forgetting"):
         headstart.probe(encoder_folder, decoder_folder, probes=["forgetting"], text="x.csv")
-    run = headstart.probe(encoder_folder, output=tmp_path / "out", limit=2, quiet=True)
+    run = headstart.probe(encoder_folder, output=tmp_path / "out", limit=1, quiet=True)
     assert "forgetting" not in run.numbers["probes"] and "minimal_pairs" in run.numbers["probes"]
 
 

@@ -108,8 +108,8 @@ def test_a_deadline_that_passes_is_said(start_server, tasks, texts):
     assert status == 504 and headers["retry-after"] and reply["error"]["message"].endswith(".")
 
 
-def test_rows_of_clients_that_left_are_dropped(start_server, tasks, texts):
-    server = start_server(str(tasks / "full"), "--batch-tokens=8")
+def test_rows_of_clients_that_left_are_dropped_and_sigterm_answers_what_was_accepted(start_server, tasks, texts):
+    server = start_server(str(tasks / "full"), "--batch-tokens=8", "--deadline-seconds=120")
     wait_until(lambda: server.request("GET", "/ready")[0] == 200)
     raw = json.dumps({"inputs": [texts[i % 60] for i in range(250)]}).encode()
     head = f"POST /v1/tasks/full HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(raw)}"
@@ -123,6 +123,16 @@ def test_rows_of_clients_that_left_are_dropped(start_server, tasks, texts):
     wait_until(lambda: metric(server, "headstart_queue_rows") == 0)
     assert metric(server, "headstart_queue_dropped_rows") > 0
     assert server.request("POST", "/v1/tasks/full", {"inputs": ["still there"]})[0] == 200
+    body = {"inputs": [texts[i % 60] for i in range(100)]}
+    with ThreadPoolExecutor(4) as pool:
+        pending = [pool.submit(server.request, "POST", "/v1/tasks/full", body) for _ in range(4)]
+        wait_until(lambda: metric(server, "headstart_queue_rows") > 100)
+        server.process.send_signal(signal.SIGTERM)
+        replies = [future.result() for future in pending]
+    assert [status for status, _, _ in replies] == [200] * 4
+    assert all(len(reply["results"]) == 100 for _, _, reply in replies)
+    assert server.process.wait(30) == 0
+    wait_until(lambda: any("all accepted requests were answered" in line for line in server.stderr), 10)
 
 
 def test_tasks_are_replaced_under_load_and_none_gets_anothers_weights(
@@ -168,21 +178,6 @@ def test_tasks_are_replaced_under_load_and_none_gets_anothers_weights(
         thread.join()
     assert not wrong and all(count > 5 for count in counts)
     assert metric(server, "headstart_task_replacements") >= SWAPS + 2
-
-
-def test_sigterm_answers_what_was_accepted(start_server, tasks, texts):
-    server = start_server(str(tasks / "full"), "--batch-tokens=64")
-    wait_until(lambda: server.request("GET", "/ready")[0] == 200)
-    body = {"inputs": [texts[i % 60] for i in range(200)]}
-    with ThreadPoolExecutor(4) as pool:
-        pending = [pool.submit(server.request, "POST", "/v1/tasks/full", body) for _ in range(4)]
-        wait_until(lambda: metric(server, "headstart_queue_rows") > 200)
-        server.process.send_signal(signal.SIGTERM)
-        replies = [future.result() for future in pending]
-    assert [status for status, _, _ in replies] == [200] * 4
-    assert all(len(reply["results"]) == 200 for _, _, reply in replies)
-    assert server.process.wait(30) == 0
-    wait_until(lambda: any("all accepted requests were answered" in line for line in server.stderr), 10)
 
 
 def test_a_key_is_needed_for_other_addresses(tasks):

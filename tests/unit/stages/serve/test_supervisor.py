@@ -42,7 +42,15 @@ def workers_of(server: Server) -> float:
     return metric(server, "headstart_workers ")
 
 
-def test_a_killed_worker_is_replaced_and_only_its_requests_are_lost(start_server: Start, tasks, texts):
+@pytest.fixture(scope="module")
+def impatient(start_server: Start, tasks) -> Server:
+    """A server that waits for nothing longer than two seconds."""
+    return start_server(str(tasks / "lora"), settings={"worker_timeout_seconds": 2, "header_seconds": 0.5})
+
+
+def test_only_the_requests_of_a_killed_worker_are_lost_and_workers_end_with_their_parent(
+    start_server: Start, tasks, texts
+):
     server = start_server(str(tasks / "lora"), "--workers=2")
     wait_until(lambda: workers_of(server) == 2)
     expected = {i: flat(ask(server, "lora", texts[i])) for i in range(4)}
@@ -81,6 +89,10 @@ def test_a_killed_worker_is_replaced_and_only_its_requests_are_lost(start_server
     assert set(server.workers) >= before - {killed}
     assert any("SIGKILL" in line and "is restarted in 0.5 s" in line for line in server.stderr)
     assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+    workers = server.workers
+    assert len(workers) == 2
+    server.process.kill()
+    wait_until(lambda: not any(is_running(pid) for pid in workers))
 
 
 def test_a_replaced_task_reaches_every_worker(start_server: Start, tasks, texts, tmp_path, checkpoint, labelled_rows):
@@ -103,8 +115,8 @@ def test_a_replaced_task_reaches_every_worker(start_server: Start, tasks, texts,
     wait_until(lambda: sum("all accepted requests were answered" in line for line in server.stderr) == 2, 10)
 
 
-def test_a_worker_that_hangs_is_replaced(start_server: Start, tasks, texts):
-    server = start_server(str(tasks / "lora"), settings={"worker_timeout_seconds": 2, "header_seconds": 0.5})
+def test_a_worker_that_hangs_is_replaced(impatient: Server, texts):
+    server = impatient
     (hung,) = server.workers
     os.kill(hung, signal.SIGSTOP)
     wait_until(lambda: not is_running(hung))
@@ -113,8 +125,8 @@ def test_a_worker_that_hangs_is_replaced(start_server: Start, tasks, texts):
     assert any("did not respond for" in line for line in server.stderr)
 
 
-def test_headers_that_arrive_slowly_are_refused(start_server: Start, tasks):
-    server = start_server(str(tasks / "lora"), settings={"worker_timeout_seconds": 2, "header_seconds": 0.5})
+def test_headers_that_arrive_slowly_are_refused(impatient: Server):
+    server = impatient
     request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     for sent in (b"", request):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
@@ -134,14 +146,6 @@ def test_headers_that_arrive_slowly_are_refused(start_server: Start, tasks):
         time.sleep(1)  # The headers are complete; the body has a limit of its own.
         client.sendall(body)
         assert client.recv(15).startswith(b"HTTP/1.1 200")
-
-
-def test_workers_stop_when_their_parent_is_killed(start_server: Start, tasks):
-    server = start_server(str(tasks / "lora"), "--workers=2")
-    wait_until(lambda: workers_of(server) == 2)
-    workers = server.workers
-    server.process.kill()
-    wait_until(lambda: not any(is_running(pid) for pid in workers))
 
 
 def test_a_worker_that_dies_again_and_again_is_restarted_more_slowly(start_server: Start, tasks):
@@ -166,5 +170,5 @@ def test_what_prevents_the_start_ends_the_server(tasks, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run(str(tasks), f"--port={taken.getsockname()[1]}")
+        done = run(str(tasks / "lora"), f"--port={taken.getsockname()[1]}")
     assert done.returncode == 2 and "cannot listen" in done.stderr and "--port" in done.stderr
