@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from headstart.evaluation.comparison import Comparison, PairedScores, compare
 from headstart.evaluation.equivalence import equivalence
-from headstart.evaluation.metrics import about
+from headstart.evaluation.metrics import About
 from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_p
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.pairing import Resamples, difference_of_leads, metric_of, pair
+from headstart.studies.judge.pairing import Resamples, difference_of_leads, pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
 from headstart.studies.judge.results import CellScore, Results
 
@@ -169,10 +169,12 @@ class _Evidence:
 def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples) -> _Evidence:
     """Compare the two sides of a claim over its contexts."""
     contrast = Contrast.parse(claim.contrast)
+    if contrast.outcome:
+        results = results.outcomes.get(contrast.outcome, Results())
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
     partners = _partners(sides, contrast)
     pairs: dict[Context, PairedScores] = {}
-    metrics: dict[Context, str] = {}
+    metrics: dict[Context, About] = {}
     pretrainings: tuple[set[str], set[str]] = set(), set()
     wheres = [claim.where] + ([{**claim.where, **claim.versus}] if claim.versus else [])
     contexts = [context for context in results.contexts if any(_is_covered(study, w, context) for w in wheres)]
@@ -181,19 +183,35 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
         paired = pair(*runs, resamples, contrast.metric) if all(runs) else None
         if paired is not None:
             pairs[context] = paired
-            metrics[context] = metric_of(next(iter(runs[0][0].values())), contrast.metric)
+            metrics[context] = next(iter(runs[0][0].values())).about_metric(contrast.metric)
             for seen, side in zip(pretrainings, runs, strict=True):
                 seen.update(cell.pretraining for system in side for cell in system.values())
     concerned = {*sides[0], *sides[1]}
     missing = sum(item.cell.system in concerned and item.cell.context in contexts for item in results.missing)
-    if len({about(metric).family for metric in metrics.values()}) > 1:
+    if len({metric.family for metric in metrics.values()}) > 1:
         return _Evidence(None, 100.0, missing, _unlike_kinds(metrics))
     caveat = ""
-    if pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
+    if contrast.probe is not None:
+        caveat = _probe_caveat(study, results, sides)
+    elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
-    scale = about(next(iter(metrics.values()))).scale if metrics else 100.0
+    scale = next(iter(metrics.values())).scale if metrics else 100.0
     compared = list(pairs.values()) if not claim.versus else _leads_compared(study, claim, pairs)
     return _Evidence(_finding(compared, contrast, scale), scale, missing, caveat)
+
+
+def _probe_caveat(study: Study, results: Results, sides: Sequence[list[System]]) -> str:
+    """Return what limits a claim on a probe: models that ran once, different measures, models without a figure."""
+    parts = []
+    if not study.seed_pretraining:
+        parts.append("A probe of a model that was trained once is one run; `seed_pretraining: true` gives more.")
+    runs = [{system: found for (system, _), found in results.scores.items() if system in side} for side in sides]
+    names = [{cell.metric for found in side.values() for cell in found.values()} for side in runs]
+    if all(names) and names[0] != names[1]:
+        parts.append(f"The sides have different measures: {', '.join(sorted(names[0] | names[1]))}.")
+    reasons = {(system.name, why) for (system, _), why in results.left_out.items() if system in [*sides[0], *sides[1]]}
+    parts += [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(reasons)]
+    return " ".join(parts)
 
 
 def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:
@@ -217,11 +235,11 @@ def _leads_compared(study: Study, claim: Claim, pairs: Mapping[Context, PairedSc
     return compared
 
 
-def _unlike_kinds(metrics: Mapping[Context, str]) -> str:
+def _unlike_kinds(metrics: Mapping[Context, About]) -> str:
     """Return why no mean is formed over contexts whose metrics are of different kinds, and what to do."""
     families: dict[str, list[str]] = {}
     for context, metric in metrics.items():
-        families.setdefault(about(metric).family, []).append("/".join(context))
+        families.setdefault(metric.family, []).append("/".join(context))
     kinds = "; ".join(f"{family}: {', '.join(contexts)}" for family, contexts in families.items())
     return (
         f"no mean was formed, because its contexts are scored by metrics of different kinds ({kinds}). "
