@@ -357,7 +357,10 @@ def probe_study(folder, verses) -> Path:
             }
         },
         "compare": ["objective"], "seeds": 2, "seed_pretraining": True,
-        "claims": [{"statement": "masks are better", "contrast": "masked > causal on probe.minimal_pairs"}],
+        "claims": [
+            {"statement": "masks are better", "contrast": "masked > causal on probe.minimal_pairs"},
+            {"statement": "masks are faster", "contrast": "masked < causal on tokens_to(loss, 0.01)"},
+        ],
     }  # fmt: skip
     path = folder / "probes.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
@@ -371,7 +374,8 @@ def test_probes_are_cells_with_items_that_a_claim_compares(probe_study, folder, 
     assert {kind: kinds.count(kind) for kind in kinds} == {"prepare": 2, "pretrain": 4, "probe": 4}
     assert "10 of 10 cells" in output and "“masks are better” is undecided" in output
     assert "The sides have different measures: accuracy (likelihood), accuracy (pseudo-likelihood)." in output
-    (verdict,) = state.verdicts
+    assert "2 of 2 runs of masked, 2 of 2 runs of causal never reached it" in output
+    verdict, _ = state.verdicts
     assert (verdict.comparison.units, verdict.comparison.examples) == (2, 12), "seeds of pre-training, and pairs"
     means = {
         system.levels[0]: sum(cell.score for cell in runs.values()) / 2

@@ -46,7 +46,8 @@ class Claim(Section):
     statement: str = Field(min_length=1, description="the claim as a sentence")
     contrast: str = Field(
         description="two sides, each of levels joined by /: `minilm/full > svm on mean(score)`; or two sides that "
-        "differ by no more than a margin: `lora = full within 1.0`; ` on probe.minimal_pairs` compares a probe"
+        "differ by no more than a margin: `lora = full within 1.0`; ` on probe.minimal_pairs` compares a probe, "
+        "`a < b on tokens_to(loss, 3.5)` the tokens of pre-training until a held-out value is reached"
     )
     where: dict[str, Any] = Field(
         {}, description="levels of the other axes that the claim covers, by axis: one level or a list; default: all"
@@ -198,6 +199,8 @@ class Study(Section):
         probes = (self.base.probe or {}).get("probes") or []
         for claim in self.claims:
             contrast = Contrast.parse(claim.contrast)
+            if contrast.level is not None and self.base.pretrain is None:
+                raise ValueError(f"the contrast {claim.contrast!r} needs `base.pretrain`, whose tokens it compares.")
             if contrast.probe is not None and contrast.probe not in probes:
                 raise ValueError(
                     f"the contrast {claim.contrast!r} names the probe {contrast.probe!r}; base.probe.probes has: "

@@ -1,4 +1,7 @@
-"""Outcomes of a study besides the scores of its tasks: the figures of probes, item by item where a probe has items."""
+"""Outcomes of a study besides the scores of its tasks: figures of probes, and tokens until a level is reached.
+
+A probe with items is compared item by item.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from headstart.studies.contrast import PROBE, Contrast
 from headstart.studies.definition import Claim
 from headstart.studies.graph import Graph, Node, is_finished
 from headstart.studies.grid import Context
+from headstart.studies.judge import reaching
 from headstart.studies.judge.results import CellScore, MissingCell, Results, read_cell
 
 
@@ -27,9 +31,12 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], claims: Iterabl
         claims: its claims.
     """
     probes = [node.recipe["probe"] for node in graph.nodes.values() if node.kind == PROBE]
-    named = [Contrast.parse(claim.contrast).outcome for claim in claims]
-    names = dict.fromkeys([*(f"{PROBE}.{probe}" for probe in probes), *(name for name in named if name)])
-    return {name: _of_probe(graph, output, reasons, name) for name in names}
+    contrasts = [Contrast.parse(claim.contrast) for claim in claims]
+    named = [contrast.outcome for contrast in contrasts if contrast.probe is not None]
+    names = dict.fromkeys([*(f"{PROBE}.{probe}" for probe in probes), *named])
+    found = {name: _of_probe(graph, output, reasons, name) for name in names}
+    curves = {contrast.outcome: contrast for contrast in contrasts if contrast.level is not None}
+    return found | {name: reaching.read(graph, output, reasons, each) for name, each in curves.items()}
 
 
 def _of_probe(graph: Graph, output: Path, reasons: Mapping[str, str], outcome: str) -> Results:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headstart.evaluation.significance import interval
+from headstart.studies.contrast import PROBE
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
 from headstart.studies.judge.results import CellScore, Results
@@ -22,6 +23,8 @@ def probes(study: Study, results: Results) -> list[StudyTable]:
     """
     rows: list[list[Any]] = []
     for outcome, found in results.outcomes.items():
+        if not outcome.startswith(f"{PROBE}."):
+            continue
         shared: dict[tuple[str, ...], list[_Key]] = {}
         for key, runs in found.scores.items():
             shared.setdefault(tuple(cell.node for cell in runs.values()), []).append(key)

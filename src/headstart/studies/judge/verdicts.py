@@ -13,9 +13,10 @@ from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
+from headstart.studies.judge import reaching
 from headstart.studies.judge.pairing import Resamples, difference_of_leads, pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
-from headstart.studies.judge.results import CellScore, Results
+from headstart.studies.judge.results import SCORE, CellScore, Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
 Sides = tuple[list[System], list[System]]
@@ -169,6 +170,7 @@ class _Evidence:
 def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples) -> _Evidence:
     """Compare the two sides of a claim over its contexts."""
     contrast = Contrast.parse(claim.contrast)
+    metric = SCORE if contrast.outcome else contrast.metric
     if contrast.outcome:
         results = results.outcomes.get(contrast.outcome, Results())
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
@@ -180,10 +182,10 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     contexts = [context for context in results.contexts if any(_is_covered(study, w, context) for w in wheres)]
     for context in contexts:
         runs = _runs(results, partners, context)
-        paired = pair(*runs, resamples, contrast.metric) if all(runs) else None
+        paired = pair(*runs, resamples, metric) if all(runs) else None
         if paired is not None:
             pairs[context] = paired
-            metrics[context] = next(iter(runs[0][0].values())).about_metric(contrast.metric)
+            metrics[context] = next(iter(runs[0][0].values())).about_metric(metric)
             for seen, side in zip(pretrainings, runs, strict=True):
                 seen.update(cell.pretraining for system in side for cell in system.values())
     concerned = {*sides[0], *sides[1]}
@@ -191,7 +193,11 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     if len({metric.family for metric in metrics.values()}) > 1:
         return _Evidence(None, 100.0, missing, _unlike_kinds(metrics))
     caveat = ""
-    if contrast.probe is not None:
+    if contrast.level is not None:
+        never = reaching.never_reached(results, [*sides[0], *sides[1]])
+        once = "" if study.seed_pretraining else "Each pre-training ran once, which is one run."
+        caveat = " ".join(part for part in ("Differences are in million tokens.", never, once) if part)
+    elif contrast.probe is not None:
         caveat = _probe_caveat(study, results, sides)
     elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
