@@ -198,7 +198,7 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
         once = "" if study.seed_pretraining else "Each pre-training ran once, which is one run."
         caveat = " ".join(part for part in ("Differences are in million tokens.", never, once) if part)
     elif contrast.probe is not None:
-        caveat = _probe_caveat(study, results, sides)
+        caveat = _probe_caveat(study, results, contrast)
     elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
     scale = next(iter(metrics.values())).scale if metrics else 100.0
@@ -206,18 +206,24 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     return _Evidence(_finding(compared, contrast, scale), scale, missing, caveat)
 
 
-def _probe_caveat(study: Study, results: Results, sides: Sequence[list[System]]) -> str:
+def _probe_caveat(study: Study, results: Results, contrast: Contrast) -> str:
     """Return what limits a claim on a probe: models that ran once, different measures, models without a figure."""
     parts = []
     if not study.seed_pretraining:
         parts.append("A probe of a model that was trained once is one run; `seed_pretraining: true` gives more.")
-    runs = [{system: found for (system, _), found in results.scores.items() if system in side} for side in sides]
-    names = [{cell.metric for found in side.values() for cell in found.values()} for side in runs]
+    names = [
+        {cell.metric for (system, _), runs in results.scores.items() if system.has(side) for cell in runs.values()}
+        for side in (contrast.better, contrast.worse)
+    ]
     if all(names) and names[0] != names[1]:
         parts.append(f"The sides have different measures: {', '.join(sorted(names[0] | names[1]))}.")
-    reasons = {(system.name, why) for (system, _), why in results.left_out.items() if system in [*sides[0], *sides[1]]}
-    parts += [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(reasons)]
+    left_out = {(system.name, why) for (system, _), why in results.left_out.items() if _is_named(system, contrast)}
+    parts += [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(left_out)]
     return " ".join(parts)
+
+
+def _is_named(system: System, contrast: Contrast) -> bool:
+    return system.has(contrast.better) or system.has(contrast.worse)
 
 
 def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:

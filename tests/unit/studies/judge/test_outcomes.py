@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from headstart.core import config
 from headstart.stages.finetune import result
@@ -98,4 +99,5 @@ def test_equal_models_are_seldom_told_apart(studies: int, tmp_path: Path, monkey
             rows[name] = [(rng.random(100) < rate).astype(float).tolist() for rate in rates]
         folder = tmp_path / str(number)
         confirmed += judged(folder, write(folder, rows), "one > other on probe.cloze", 200).word == "confirmed"
-    assert confirmed / studies <= 0.05, f"{confirmed} of {studies}"
+    # The short form has enough studies to detect a rate of one in five.
+    assert confirmed <= (0.05 * studies if studies > 100 else stats.binom.ppf(0.99, studies, 0.05)), confirmed
