@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from headstart.core import registry
 from headstart.evaluation.metrics import About, about
 from headstart.studies.contrast import Contrast
@@ -31,7 +33,7 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], contrast: Contr
             continue
         seen.add((cell.system, cell.context, parent))
         if is_finished(output, parent):
-            log = _evaluations(cell_dir(output, parent) / "logs" / "metrics.jsonl", contrast.metric)
+            log = evaluations(cell_dir(output, parent) / "logs" / "metrics.jsonl", contrast.metric)
             logs.setdefault((cell.system, cell.context), {})[cell.seed] = parent, log
         else:
             missing.append(MissingCell(replace(cell, node=parent), reasons.get(parent)))
@@ -98,11 +100,18 @@ def is_lower_better(name: str) -> bool:
     return about(name).lower_is_better if name in registry.names("metrics") else not name.endswith("accuracy")
 
 
-def _evaluations(path: Path, name: str) -> Evaluations:
-    """Return the evaluations in a training log; nothing where it is missing or damaged."""
+def evaluations(path: Path, name: str) -> Evaluations:
+    """Return the evaluations in a training log; nothing where it is missing or damaged.
+
+    An evaluation has a step, and the entries about training have the tokens of theirs.
+    """
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError):
         return []
     key = f"validation/{name}"
-    return [(float(entry["tokens"]), float(entry[key])) for entry in entries if key in entry and "tokens" in entry]
+    read = [(0.0, 0.0), *((float(entry["step"]), float(entry["tokens"])) for entry in entries if "tokens" in entry)]
+    steps, tokens = zip(*read, strict=True)
+    return [
+        (float(np.interp(float(entry["step"]), steps, tokens)), float(entry[key])) for entry in entries if key in entry
+    ]

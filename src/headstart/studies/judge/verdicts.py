@@ -196,7 +196,8 @@ def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples
     if contrast.level is not None:
         never = reaching.never_reached(results, [*sides[0], *sides[1]])
         once = "" if study.seed_pretraining else "Each pre-training ran once, which is one run."
-        caveat = " ".join(part for part in ("Differences are in million tokens.", never, once) if part)
+        parts = ("Differences are in million tokens.", never, once, *_left_out(results, contrast))
+        caveat = " ".join(part for part in parts if part)
     elif contrast.probe is not None:
         caveat = _probe_caveat(study, results, contrast)
     elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
@@ -217,13 +218,17 @@ def _probe_caveat(study: Study, results: Results, contrast: Contrast) -> str:
     ]
     if all(names) and names[0] != names[1]:
         parts.append(f"The sides have different measures: {', '.join(sorted(names[0] | names[1]))}.")
-    left_out = {(system.name, why) for (system, _), why in results.left_out.items() if _is_named(system, contrast)}
-    parts += [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(left_out)]
-    return " ".join(parts)
+    return " ".join([*parts, *_left_out(results, contrast)])
 
 
-def _is_named(system: System, contrast: Contrast) -> bool:
-    return system.has(contrast.better) or system.has(contrast.worse)
+def _left_out(results: Results, contrast: Contrast) -> list[str]:
+    """Return why systems that a contrast names have no result."""
+    reasons = {
+        (system.name, why)
+        for (system, _), why in results.left_out.items()
+        if system.has(contrast.better) or system.has(contrast.worse)
+    }
+    return [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(reasons)]
 
 
 def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:

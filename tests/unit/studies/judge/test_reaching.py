@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,7 +15,7 @@ from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Study
 from headstart.studies.grid import System
 from headstart.studies.judge.pairing import Resamples
-from headstart.studies.judge.reaching import tokens_to, tokens_until
+from headstart.studies.judge.reaching import evaluations, tokens_to, tokens_until
 from headstart.studies.judge.results import Results
 from headstart.studies.judge.verdicts import Verdict, judge
 
@@ -49,6 +52,14 @@ def test_the_level_is_interpolated_between_evaluations() -> None:
     assert tokens_to(LOG, 6.5, lower_is_better=True) == 100, "it was there at the first evaluation"
     assert tokens_to(LOG, 2.0, lower_is_better=True) is None
     assert tokens_to([(1, 0.1), (2, 0.5)], 0.3, lower_is_better=False) == pytest.approx(1.5)
+
+
+def test_evaluations_get_the_tokens_of_their_step(tmp_path: Path) -> None:
+    lines = [{"step": 10, "tokens": 1000}, {"step": 15, "validation/loss": 4.0}, {"step": 20, "tokens": 2000}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert evaluations(path, "loss") == [(1500.0, 4.0)]
+    assert evaluations(path, "accuracy") == evaluations(tmp_path / "none.jsonl", "loss") == []
 
 
 def test_fewer_tokens_are_confirmed_and_the_opposite_refuted() -> None:
