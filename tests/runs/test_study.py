@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -329,3 +330,64 @@ def test_a_cell_costs_as_much_as_the_run_by_hand(folder, body):
         ratios.append((spent() - middle) / (middle - start))
     print(f"a cell takes {min(ratios):.3f} to {max(ratios):.3f} of the run by hand")
     assert min(ratios) < 1.03, ratios
+
+
+@pytest.fixture(scope="module")
+def probe_study(folder, verses) -> Path:
+    """A study without fine-tuning: two objectives, pre-trained twice, on a few minimal pairs."""
+    (folder / "probed.txt").write_text("\n\n".join(verses[:300]) + "\n", encoding="utf-8")
+    texts = [" ".join(verse.split()[:6]) for verse in verses if len(verse.split()) > 6][:12]
+    pairs = [f'"{text}","{" ".join(reversed(text.split()))}"' for text in texts]
+    (folder / "pairs.csv").write_text("\n".join(["good,bad", *pairs]) + "\n", encoding="utf-8")
+    decoder = {"family": "decoder", "kind": "gpt2", "size": "tiny"}
+    study = {
+        "question": "Which objective learns the order of words?", "output": str(folder / "probes"),
+        "base": {
+            "pretrain": {
+                "corpus": {"files": [f"{folder}/probed.txt"], "validation": 0.1}, "tokenizer": {"vocab_size": 300},
+                "backbone": {"family": "encoder", "size": "tiny"}, "objective": "masked_lm",
+                "training": {"budget": "2 steps", "seq_length": 32, "batch_tokens": 64, "eval_count": 1},
+            },
+            "probe": {"probes": ["minimal_pairs"], "text": f"{folder}/pairs.csv"},
+        },
+        "axes": {
+            "objective": {
+                "masked": {"pretrain.objective": "masked_lm"},
+                "causal": {"pretrain.objective": "causal_lm", "pretrain.backbone": decoder},
+            }
+        },
+        "compare": ["objective"], "seeds": 2, "seed_pretraining": True,
+        "claims": [
+            {"statement": "masks are better", "contrast": "masked > causal on probe.minimal_pairs"},
+            {"statement": "masks are faster", "contrast": "masked < causal on tokens_to(loss, 0.01)"},
+        ],
+    }  # fmt: skip
+    path = folder / "probes.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def test_probes_are_cells_with_items_that_a_claim_compares(probe_study, folder, cli):
+    output = cli("study", "run", str(probe_study), "--quiet")
+    state = stage.StudyState(stage.load(probe_study))
+    kinds = [node.kind for node in state.graph.nodes.values()]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"prepare": 2, "pretrain": 4, "probe": 4}
+    assert "10 of 10 cells" in output and "“masks are better” is undecided" in output
+    assert "The sides have different measures: accuracy (likelihood), accuracy (pseudo-likelihood)." in output
+    assert "2 of 2 runs of masked, 2 of 2 runs of causal never reached it" in output
+    verdict, _ = state.verdicts
+    assert (verdict.comparison.units, verdict.comparison.examples) == (2, 12), "seeds of pre-training, and pairs"
+    means = {
+        system.levels[0]: sum(cell.score for cell in runs.values()) / 2
+        for (system, _), runs in state.results.scores.items()
+    }
+    assert verdict.comparison.difference == pytest.approx(means["masked"] - means["causal"])
+    probed = next(node.id for node in state.graph.nodes.values() if node.kind == "probe")
+    shutil.rmtree(folder / "probes" / "cells" / probed)
+    before = len(attempts(folder / "probes"))
+    assert "10 of 10 cells" in cli("study", "run", str(probe_study), "--quiet")
+    entries = attempts(folder / "probes")
+    assert len(entries) == before and len(entries.pop(probed)) == 4, "only the removed cell ran again"
+    assert all(len(lines) == 2 for lines in entries.values())
+    cli("study", "report", str(probe_study))
+    assert "accuracy (likelihood)" in (folder / "probes" / "tables" / "probes.md").read_text(encoding="utf-8")

@@ -22,10 +22,22 @@ class Base(Section):
     pretrain: dict[str, Any] | None = Field(
         None, description="a pre-training recipe without `output`; its checkpoint becomes the `model` of fine-tuning"
     )
-    finetune: dict[str, Any] = Field(
+    finetune: dict[str, Any] | None = Field(
+        None,
         description="a fine-tuning recipe without `output`, `seeds` and `compare_with`; without `adaptation`, only "
-        "baselines run"
+        "baselines run. It may be left out if there is a `probe`",
     )
+    probe: dict[str, Any] | None = Field(
+        None,
+        description="probes of each model before it is fine-tuned: `{probes: [minimal_pairs], limit: 100}`, and `text` "
+        "and `seed` as for `headstart probe`; `model` if nothing is pre-trained or fine-tuned",
+    )
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> Base:
+        if self.finetune is None and self.probe is None:
+            raise ValueError("it has neither `finetune` nor `probe`; add one, so that there is something to measure.")
+        return self
 
 
 class Claim(Section):
@@ -34,7 +46,8 @@ class Claim(Section):
     statement: str = Field(min_length=1, description="the claim as a sentence")
     contrast: str = Field(
         description="two sides, each of levels joined by /: `minilm/full > svm on mean(score)`; or two sides that "
-        "differ by no more than a margin: `lora = full within 1.0`"
+        "differ by no more than a margin: `lora = full within 1.0`; ` on probe.minimal_pairs` compares a probe, "
+        "`a < b on tokens_to(loss, 3.5)` the tokens of pre-training until a held-out value is reached"
     )
     where: dict[str, Any] = Field(
         {}, description="levels of the other axes that the claim covers, by axis: one level or a list; default: all"
@@ -130,6 +143,17 @@ class Study(Section):
     )
     execution: Execution = Execution()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_finetuning(cls, values: Any) -> Any:
+        """Without fine-tuning there are no labeled rows for baselines, and the first system is the reference."""
+        base = values.get("base") if isinstance(values, dict) else None
+        if not isinstance(base, dict) or base.get("probe") is None or base.get("finetune") is not None:
+            return values
+        axes, compared = values.get("axes") or {}, values.get("compare") or []
+        levels = [next(iter(_levels(name, axis)), "") for name, axis in axes.items() if name in compared]
+        return {"baselines": [], "reference": "/".join(levels) or "base", **values}
+
     @field_validator("axes")
     @classmethod
     def _expand_axes(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -167,7 +191,27 @@ class Study(Section):
                     raise ValueError(
                         f"the contrast {claim.contrast!r} names {part!r}; it may name: {', '.join(sorted(names))}."
                     )
+        self._check_probes()
         return self
+
+    def _check_probes(self) -> None:
+        """Check that claims on probes name probes that run, and that there are labeled rows where they are needed."""
+        probes = (self.base.probe or {}).get("probes") or []
+        for claim in self.claims:
+            contrast = Contrast.parse(claim.contrast)
+            if contrast.level is not None and self.base.pretrain is None:
+                raise ValueError(f"the contrast {claim.contrast!r} needs `base.pretrain`, whose tokens it compares.")
+            if contrast.probe is not None and contrast.probe not in probes:
+                raise ValueError(
+                    f"the contrast {claim.contrast!r} names the probe {contrast.probe!r}; base.probe.probes has: "
+                    f"{', '.join(map(str, probes)) or 'none'}."
+                )
+        if self.base.finetune is not None:
+            return
+        labeled = [name for name in self.baseline_names if name != SCRATCH]
+        if labeled or self.overrides:
+            what = f"the baseline {labeled[0]!r}" if labeled else "`overrides`"
+            raise ValueError(f"{what} needs labeled rows, and base has no `finetune`; remove it, or add `finetune`.")
 
     def _check_levels(self) -> None:
         """Check that `exclude`, `overrides` and `claims` name axes and levels that exist."""

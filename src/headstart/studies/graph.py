@@ -11,7 +11,7 @@ from typing import Any, Literal
 from headstart.core import artifact, config, renames
 from headstart.studies.grid import Context, System
 
-Kind = Literal["prepare", "pretrain", "finetune", "baseline", "overlap"]
+Kind = Literal["prepare", "pretrain", "finetune", "baseline", "overlap", "probe"]
 CELLS, WORK, FAILURES = "cells", "work", "failures"
 ABSENT = "absent "
 """Prefix of the path of an input file that does not exist, in place of a hash of its content."""

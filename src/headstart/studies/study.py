@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headstart.core import artifact, config
@@ -11,7 +11,7 @@ from headstart.core.extras import install_command
 from headstart.core.lock import FolderLock
 from headstart.studies.definition import Study
 from headstart.studies.graph import FAILURES, Graph, is_finished
-from headstart.studies.judge import results, tables, verdicts
+from headstart.studies.judge import outcomes, probe_table, results, tables, verdicts
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
 from headstart.studies.judge.tables import StudyTable
@@ -46,9 +46,13 @@ class StudyState:
         folder = self.study.output / FAILURES
         failed = sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
         reasons = {name: study_engine.reason(self.study.output, name) or "unknown" for name in failed}
-        return results.read(
-            self.graph, self.study.output, results.lost(self.graph, reasons), one_draw=self.study.seed_pretraining
-        )
+        lost, study = results.lost(self.graph, reasons), self.study
+        found = outcomes.read(self.graph, study.output, lost, study.claims)
+        if study.base.finetune is None:
+            # The first probe is what the tables and the figures show.
+            return replace(next(iter(found.values())), outcomes=found)
+        main = results.read(self.graph, study.output, lost, one_draw=study.seed_pretraining)
+        return replace(main, outcomes=found)
 
     @cached_property
     def resamples(self) -> Resamples:
@@ -70,6 +74,7 @@ class StudyState:
         """Return all tables."""
         return [
             self.scores,
+            *probe_table.probes(self.study, self.results),
             tables.costs(self.study, self.results),
             tables.claims(self.verdicts),
             tables.missing_cells(self.results),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headstart.core import registry
-from headstart.core.errors import DataError
+from headstart.core.errors import DataError, HeadstartError
 from headstart.core.randomness import permute
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import ReportSection
@@ -76,6 +76,10 @@ class ProbeReport:
     """Rows by the name of the Parquet file, without its suffix."""
 
 
+class ProbeNotApplicable(HeadstartError):
+    """A probe has no meaning for a network."""
+
+
 class Probe:
     """Base class of the probes. A probe is built once and measures each network by itself."""
 
@@ -90,6 +94,10 @@ class Probe:
     """The models that the probe compares; one of more than one model runs only if it is named."""
     over_run: ClassVar[bool] = True
     """Whether the probe runs on the snapshots of a run too, to show what was learned when."""
+    data: ClassVar[tuple[str, ...]] = ()
+    """The files of the data folder that the probe reads where `text` is not set."""
+    figures_need_untrained: ClassVar[bool] = True
+    """Whether `figures` reads what was measured of the untrained network."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         """Keep the settings; data is read by `prepare`."""
@@ -118,6 +126,19 @@ class Probe:
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the results of all models."""
         raise NotImplementedError
+
+    def figures(self, each: Measured) -> Sequence[ProbeScore]:
+        """Return the main figures of one model, those of most interest first, for a study.
+
+        A probe that overrides it and sets `figures_need_untrained` to False is spared the untrained network.
+        """
+        return self.report([each]).scores
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that the probe reads: the given one as `text`, or those of its data that exist by name."""
+        if self.settings.text is not None:
+            return {"text": Path(self.settings.text)}
+        return {name: path for name in self.data if (path := data_file(name)) is not None}
 
     def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
         """Return what the page shows of networks along a run, each with its name, besides the main figures."""

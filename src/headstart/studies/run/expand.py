@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, registry, renames
 from headstart.core.config import Section, TaskSection
@@ -18,7 +20,10 @@ from headstart.corpus.read.built import BuiltCorpus
 from headstart.evaluation import glove, static
 from headstart.stages.finetune.recipe import FinetuneRecipe, LabeledData
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.probe.run import build_one
+from headstart.stages.probe.settings import ProbeSettings
 from headstart.stages.runs.folder import identity_of
+from headstart.studies.contrast import Contrast
 from headstart.studies.definition import SCRATCH, Study
 from headstart.studies.graph import ABSENT, Cell, Graph, Node, cell_dir
 from headstart.studies.grid import Point, System, is_excluded, points, with_settings
@@ -26,6 +31,7 @@ from headstart.tasks.table_files import TableSource, locate
 
 _SET_BY_STUDY = ("output", "seeds", "compare_with")
 """Settings of a fine-tuning recipe that the study sets."""
+_ANY_MODEL = "made by this study"
 _NOT_SHAPE = ("pretrain.objective", "pretrain.training", "pretrain.warm_start")
 """Settings of pre-training that do not change the network or the tokenizer."""
 
@@ -37,6 +43,33 @@ class BaselineRecipe(Section):
     seed: int = 0
     task: TaskSection
     data: LabeledData
+
+
+class ProbeSection(Section):
+    """The settings of `headstart probe` that a study has."""
+
+    probes: list[str] = Field(min_length=1, description="names of probes, as `headstart list probes` names them")
+    model: str | None = Field(None, description="the model, if the study neither pre-trains nor fine-tunes one")
+    text: str | None = Field(None, description="a file of your own that the probe reads in place of its data")
+    limit: int | None = Field(None, ge=1, description="rows of each group of the data; null: the probe's default")
+    seed: int = Field(0, ge=0, description="chooses the rows; they are the same for all cells")
+
+
+class ProbeRecipe(Section):
+    """One probe of one model."""
+
+    model: str
+    probe: str
+    text: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    untrained_seed: int | None = None
+    """Set for the same network with new weights."""
+
+    @property
+    def settings(self) -> ProbeSettings:
+        """Return the settings that the probe is built with."""
+        return ProbeSettings(probes=[self.probe], text=self.text, limit=self.limit, seed=self.seed)
 
 
 class OverlapRecipe(Section):
@@ -54,9 +87,12 @@ def build(study: Study) -> Graph:
     graph = Graph()
     for point in points(study):
         recipes = with_settings(study.base.model_dump(), point.settings)
-        _require_free_settings(recipes["finetune"])
-        if recipes["finetune"].get("adaptation") is not None and not is_excluded(study, point):
-            _add(graph, study, point, System(point.compared(study)), recipes)
+        finetune, system = recipes["finetune"], System(point.compared(study))
+        _require_free_settings(finetune or {})
+        if finetune and finetune.get("adaptation") is not None and not is_excluded(study, point):
+            _add(graph, study, point, system, recipes)
+        if recipes["probe"] is not None and not is_excluded(study, point):
+            _add_probes(graph, study, point, system, recipes)
         _add_baselines(graph, study, point, recipes)
     _require_reference(graph, study)
     return graph
@@ -65,7 +101,8 @@ def build(study: Study) -> Graph:
 def _add_baselines(graph: Graph, study: Study, point: Point, recipes: dict[str, Any]) -> None:
     """Add the baselines of a point; one that several points share is added once."""
     present = {(cell.system, cell.context) for cell in graph.cells}
-    has_model = recipes["pretrain"] is not None or "model" in recipes["finetune"]
+    has_model = recipes["pretrain"] is not None or any("model" in (recipes[key] or {}) for key in ("finetune", "probe"))
+    needs_untrained = recipes["probe"] is not None and _compares_untrained(study)
     for entry in study.baselines:
         settings = {"name": entry} if isinstance(entry, str) else dict(entry)
         name = settings["name"]
@@ -77,7 +114,10 @@ def _add_baselines(graph: Graph, study: Study, point: Point, recipes: dict[str, 
         if (system, point.context(study)) in present:
             continue
         if name == SCRATCH:
-            _add(graph, study, point, system, with_settings(recipes, {"finetune.adaptation": settings}))
+            if recipes["finetune"] is not None:
+                _add(graph, study, point, system, with_settings(recipes, {"finetune.adaptation": settings}))
+            if needs_untrained:
+                _add_probes(graph, study, point, system, recipes)
         else:
             _add_baseline(graph, study, point, system, recipes["finetune"])
 
@@ -131,12 +171,9 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
     where = _describe(point, system)
     finetune = {**recipes["finetune"], "output": "cell", "seeds": 1, "compare_with": []}
     if recipes["pretrain"] is not None:
-        finetune["model"] = "made by this study"
+        finetune["model"] = _ANY_MODEL
     recipe = config.to_dict(config.fill(FinetuneRecipe, finetune, where=where))
-    pretrain = None
-    if recipes["pretrain"] is not None:
-        filled = config.fill(PretrainRecipe, {**recipes["pretrain"], "output": "cell"}, where=where)
-        pretrain = config.to_dict(filled)
+    pretrain = _filled_pretraining(recipes, where)
     for seed in study.all_seeds:
         own: dict[str, Any] = {**recipe, "seed": seed}
         parent = None
@@ -153,6 +190,54 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
         elif corpus is not None and isinstance(recipe["data"]["test"], str) and "dataset" not in recipe["data"]:
             overlap = graph.add(_overlap(recipe, corpus))
             graph.overlaps.setdefault(point.context(study), {})[system] = overlap.id
+
+
+def _filled_pretraining(recipes: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    if recipes["pretrain"] is None:
+        return None
+    return config.to_dict(config.fill(PretrainRecipe, {**recipes["pretrain"], "output": "cell"}, where=where))
+
+
+def _add_probes(graph: Graph, study: Study, point: Point, system: System, recipes: dict[str, Any]) -> None:
+    """Add the probe cells of one model: one for each pre-training, whose seeds are the only ones that a probe has."""
+    where = _describe(point, system)
+    section = config.fill(ProbeSection, recipes["probe"], where=where)
+    pretrain = _filled_pretraining(recipes, where)
+    model = section.model or (recipes["finetune"] or {}).get("model")
+    if pretrain is None and not model:
+        raise RecipeError(
+            f"{where} has no model to probe", do="Set `base.probe.model`, or add `base.pretrain`, whose model is probed"
+        )
+    is_untrained = system.baseline == SCRATCH
+    seeds = (
+        study.all_seeds if is_untrained or (pretrain is not None and study.seed_pretraining) else study.all_seeds[:1]
+    )
+    for seed in seeds:
+        parent = None if pretrain is None else _add_pretraining(graph, study, pretrain, seed)
+        path = str(model) if parent is None else str(cell_dir(study.output, parent.id))
+        for name in section.probes:
+            settings = {key: value for key, value in section.model_dump().items() if key not in ("probes", "model")}
+            own = {**settings, "probe": name, "model": path, "untrained_seed": seed if is_untrained else None}
+            node = graph.add(probe_node(config.to_dict(config.fill(ProbeRecipe, own, where=where)), parent))
+            graph.cells.append(Cell(system, point.context(study), seed, node.id))
+
+
+def _compares_untrained(study: Study) -> bool:
+    """Return whether the untrained network is probed: in a study of probes alone, or if a claim on a probe names it."""
+    contrasts = [Contrast.parse(claim.contrast) for claim in study.claims]
+    return study.base.finetune is None or any(SCRATCH in each.parts for each in contrasts if each.probe is not None)
+
+
+def probe_node(recipe: dict[str, Any], pretraining: Node | None = None) -> Node:
+    """Return the cell of a filled recipe of a probe; `pretraining` is the node that makes its checkpoint, if any."""
+    probe = build_one(recipe["probe"], ProbeRecipe.model_validate(recipe).settings)
+    inputs = {name: _content(str(path)) for name, path in probe.files().items()}
+    if not inputs and probe.data:
+        inputs[probe.data[0]] = ABSENT + probe.data[0]
+    if pretraining is None:
+        inputs["model"] = _content(recipe["model"])
+    identity = {key: value for key, value in recipe.items() if key not in ("model", "text")}
+    return Node.addressed("probe", recipe, identity, () if pretraining is None else [pretraining], inputs)
 
 
 def _add_baseline(graph: Graph, study: Study, point: Point, system: System, finetune: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The jobs of a study: prepare text, pre-train, fine-tune, run a baseline, or count overlap with the corpus.
+"""The jobs of a study: prepare text, pre-train, fine-tune, run a baseline or a probe, or count overlap.
 
 A job is one line of JSON and its answer is another, so worker processes, Ray and Slurm run the same function.
 """
@@ -6,6 +6,7 @@ A job is one line of JSON and its answer is another, so worker processes, Ray an
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -40,9 +41,11 @@ from headstart.stages.pretrain import run as pretrain
 from headstart.stages.pretrain.build import tokenizer_of
 from headstart.stages.pretrain.prepare import prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
+from headstart.stages.probe.probe import ProbeNotApplicable, ProbeScore
+from headstart.stages.probe.run import build_one, figures
 from headstart.studies.graph import WORK, Node, cell_dir
 from headstart.studies.run import overlap
-from headstart.studies.run.expand import BaselineRecipe, OverlapRecipe
+from headstart.studies.run.expand import BaselineRecipe, OverlapRecipe, ProbeRecipe
 from headstart.tasks.source import require_checkpoint
 from headstart.tasks.table_files import locate
 
@@ -153,8 +156,29 @@ def _overlap(node: Node, output: Path, work: Path) -> None:
     _publish(node, output, overlap.count(_filled(OverlapRecipe, node), work))
 
 
+def _run_probe(node: Node, output: Path, work: Path) -> None:
+    recipe = _filled(ProbeRecipe, node)
+    probe = build_one(recipe.probe, recipe.settings)
+    try:
+        with Meter(energy=False) as meter:
+            scores = figures(recipe.model, probe, recipe.untrained_seed)
+    except ProbeNotApplicable as reason:
+        _publish(node, output, {"left_out": reason.found})
+        return
+    for name, path in probe.files().items():
+        _require_content(path, artifact.sha256(path), node.inputs.get(name))
+    _publish(node, output, {"scores": [_figure(score) for score in scores], "cost": meter.tag().to_dict()})
+
+
+def _figure(score: ProbeScore) -> dict[str, Any]:
+    """Return a figure of a probe as plain JSON values; `points` has null for an item that was left out."""
+    points = [None if math.isnan(point) else float(point) for point in score.points]
+    return {"measure": score.measure, "value": score.estimate.value, "scale": score.scale, "points": points}
+
+
 HANDLERS: dict[str, Callable[[Node, Path, Path], None]] = {
     "prepare": _prepare, "pretrain": _pretrain, "finetune": _finetune, "baseline": _baseline, "overlap": _overlap,
+    "probe": _run_probe,
 }  # fmt: skip
 
 
@@ -175,12 +199,17 @@ def _require_unchanged(node: Node) -> None:
     data = LabeledData.model_validate(node.recipe["data"])
     for split in SPLITS:
         source = data.source(split)
-        known = node.inputs.get(split)
-        if source is not None and known is not None and locate(source).sha256()[: len(known)] != known:
-            raise DataError(
-                f"{locate(source)} was changed after the study began",
-                do="Run the study again: the changed file belongs to other cells",
-            )
+        if source is not None:
+            _require_content(locate(source), locate(source).sha256(), node.inputs.get(split))
+
+
+def _require_content(name: object, content: str, known: str | None) -> None:
+    """Raise if the hash of a file does not begin with the one that a cell has of it."""
+    if known is not None and not content.startswith(known):
+        raise DataError(
+            f"{name} was changed after the study began",
+            do="Run the study again: the changed file belongs to other cells",
+        )
 
 
 def _publish(node: Node, output: Path, values: dict[str, Any], curve: Path | None = None) -> None:

@@ -27,7 +27,10 @@ from headstart.studies.run.executors import local_workers
 from headstart.studies.run.expand import build
 from headstart.training.budget import Budget
 
-_NOT_TIMED = {"baseline": "seconds each", "overlap": "reads the corpus once", "prepare": "reads the corpus once"}
+_NOT_TIMED = {
+    "baseline": "seconds each", "overlap": "reads the corpus once", "prepare": "reads the corpus once",
+    "probe": "seconds to minutes each",
+}  # fmt: skip
 """Kinds of cells without a forecast, and the note that replaces it."""
 _TOKENS_PER_WORD, _SPECIAL_TOKENS = 1.3, 3
 _SAMPLED_ROWS = 256
@@ -164,6 +167,11 @@ def _name(node: Node, graph: Graph) -> str:
     if node.kind == "finetune":
         start = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
         return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {start}"
+    if node.kind == "probe":
+        start = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
+        return (
+            f"probe {recipe['probe']} of {'the untrained network of ' * (recipe['untrained_seed'] is not None)}{start}"
+        )
     if node.kind == "baseline":
         return f"{recipe['baseline']} on {_short(recipe['data']['test'])}"
     if node.kind == "overlap":

@@ -89,6 +89,7 @@ class Attention(Probe):
     """
 
     paper: ClassVar[str] = "Clark et al. 2019, What Does BERT Look At?"
+    data: ClassVar[tuple[str, ...]] = (_TREEBANK,)
     needs_head: ClassVar[bool] = False
 
     def prepare(self) -> str | None:

@@ -79,6 +79,7 @@ class Attribution(Probe):
     """
 
     paper: ClassVar[str] = "Sundararajan et al. 2017, integrated gradients; DeYoung et al. 2020, ERASER (deletion)"
+    data: ClassVar[tuple[str, ...]] = (_FACTS,)
     needs_head: ClassVar[bool] = False
     over_run: ClassVar[bool] = False
 

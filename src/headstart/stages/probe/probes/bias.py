@@ -73,6 +73,7 @@ class Bias(Probe):
     """
 
     paper: ClassVar[str] = "Caliskan et al. 2017, WEAT; Nangia et al. 2020, CrowS-Pairs; limits: Blodgett et al. 2021"
+    figures_need_untrained: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
@@ -109,22 +110,22 @@ class Bias(Probe):
 
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the figure of each axis beside its control and the untrained network."""
-        scores = [
-            ProbeScore(
-                each.model, f"{_MEASURES[bool(each.trained.labels)]}, {axis}", self._mean(each.trained, axis),
-                {
-                    "untrained": self._mean(each.untrained, axis).value,
-                    "control": self._mean(each.trained, axis, is_control=True).value,
-                },
-                unit=each.trained.unit, points=[each.trained.values[i] for i in self._indices(axis)],
-            )
-            for each in measured
-            for axis in self._axes()
-        ]  # fmt: skip
+        scores = [score for each in measured for score in self.figures(each)]
         sections = [self._warning(measured), *(self._section(each) for each in measured)]
         numbers = {each.model: self._numbers(each) for each in measured}
         rows = [row for each in measured for row in self._rows(each)]
         return ProbeReport(scores, sections, {"data": self.source, "models": numbers}, {"bias": rows})
+
+    def figures(self, each: Measured) -> list[ProbeScore]:
+        """Return the figure of each axis beside its control."""
+        scores, found = [], each.trained
+        for axis in self._axes():
+            beside = {} if each.untrained is None else {"untrained": self._mean(each.untrained, axis).value}
+            beside["control"] = self._mean(found, axis, is_control=True).value
+            points, name = [found.values[i] for i in self._indices(axis)], f"{_MEASURES[bool(found.labels)]}, {axis}"
+            mean = self._mean(found, axis)
+            scores.append(ProbeScore(each.model, name, mean, beside, unit=found.unit, points=points))
+        return scores
 
     def _sampled(self, comparisons: list[Comparison]) -> list[Comparison]:
         """Return at most `limit` comparisons of each axis, and of its control."""

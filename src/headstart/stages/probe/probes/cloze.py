@@ -82,6 +82,8 @@ class Cloze(Probe):
     paper: ClassVar[str] = (
         "Petroni et al. 2019, LAMA; Paperno et al. 2016, LAMBADA; nostalgebraist 2020, the logit lens"
     )
+    data: ClassVar[tuple[str, ...]] = (_FACTS, _LAMBADA)
+    figures_need_untrained: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
         """Read the blanks, or the facts and the passages."""
@@ -112,18 +114,10 @@ class Cloze(Probe):
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the filled blanks side by side, and the figures of facts and passages."""
         scores, sections = [], [self._blank_section(measured)]
+        for each in measured:
+            scores += self.figures(each)
         recalled = [each for each in measured if each.trained.facts]
         reading = [each for each in measured if each.trained.last_words]
-        for each in recalled:
-            baselines = {"untrained": _first(each.untrained.facts).value, "most_frequent": self._majority(each).value}
-            hits = {recalled.fact: float(recalled.ranks[-1] == 1) for recalled in each.trained.facts}
-            points = [hits.get(i, math.nan) for i in range(len(self.facts))]
-            first = _first(each.trained.facts)
-            scores.append(ProbeScore(each.model, "facts, answer first", first, baselines, points=points))
-        for each in reading:
-            baselines = {"untrained": _mean(each.untrained.last_words).value, "random_word": self._random_word()}
-            words = each.trained.last_words
-            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(words), baselines, points=words))
         if recalled:
             sections += [self._fact_section(recalled), _layer_section(recalled)]
         if reading:
@@ -143,6 +137,22 @@ class Cloze(Probe):
         if recalled:
             tables["cloze-facts"] = self._fact_rows(recalled)
         return ProbeReport(scores, sections, self._numbers(measured), {k: rows for k, rows in tables.items() if rows})
+
+    def figures(self, each: Measured) -> list[ProbeScore]:
+        """Return how often the answer of a fact is first, and for a decoder the accuracy of last words."""
+        scores, found, untrained = [], each.trained, each.untrained
+        if found.facts:
+            beside = {} if untrained is None else {"untrained": _first(untrained.facts).value}
+            beside["most_frequent"] = self._majority(each).value
+            hits = {recalled.fact: float(recalled.ranks[-1] == 1) for recalled in found.facts}
+            points = [hits.get(i, math.nan) for i in range(len(self.facts))]
+            scores.append(ProbeScore(each.model, "facts, answer first", _first(found.facts), beside, points=points))
+        if found.last_words:
+            beside = {} if untrained is None else {"untrained": _mean(untrained.last_words).value}
+            beside["random_word"] = self._random_word()
+            words = found.last_words
+            scores.append(ProbeScore(each.model, "LAMBADA, last word", _mean(words), beside, points=words))
+        return scores
 
     def sections_over_run(self, points: Sequence[tuple[str, Measured]]) -> list[ReportSection]:
         """Return the likeliest token of each blank along a run."""

@@ -87,6 +87,7 @@ class Layers(Probe):
         "Hewitt & Liang 2019, control tasks; Tenney et al. 2019, layer weights; Kornblith et al. 2019, CKA"
     )
     families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
+    data: ClassVar[tuple[str, ...]] = (_TREEBANK, _ENTITIES)
     needs_head: ClassVar[bool] = False
 
     def prepare(self) -> str | None:

@@ -73,6 +73,8 @@ class MinimalPairs(Probe):
     """
 
     paper: ClassVar[str] = "Warstadt et al. 2020, BLiMP; encoders: Kauf & Ivanova 2023"
+    data: ClassVar[tuple[str, ...]] = (_BLIMP,)
+    figures_need_untrained: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
         """Read the pairs and choose at most `limit` of each paradigm."""
@@ -110,18 +112,18 @@ class MinimalPairs(Probe):
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return accuracies with intervals, over all pairs, by phenomenon and by paradigm."""
         groups = {"phenomenon": self._groups(lambda pair: pair.term), "paradigm": self._groups(lambda pair: pair.uid)}
-        scores = [
-            ProbeScore(
-                each.model, f"accuracy ({_METHODS[each.family]})", _accuracy(each.trained.points),
-                {"untrained": _accuracy(each.untrained.points).value}, points=each.trained.points,
-            )
-            for each in measured
-        ]  # fmt: skip
+        scores = [score for each in measured for score in self.figures(each)]
         tables = {"minimal_pairs": self._pair_rows(measured)}
         for name, indices in groups.items():
             if len(indices) > 1:
                 tables[f"minimal_pairs-{name}"] = _group_rows(measured, name, indices)
         return ProbeReport(scores, self._sections(measured, groups), self._numbers(measured, groups), tables)
+
+    def figures(self, each: Measured) -> list[ProbeScore]:
+        """Return the accuracy over all pairs."""
+        untrained = {} if each.untrained is None else {"untrained": _accuracy(each.untrained.points).value}
+        points, measure = each.trained.points, f"accuracy ({_METHODS[each.family]})"
+        return [ProbeScore(each.model, measure, _accuracy(points), untrained, points=points)]
 
     def _groups(self, key: Callable[[Pair], str]) -> dict[str, list[int]]:
         groups: dict[str, list[int]] = {}

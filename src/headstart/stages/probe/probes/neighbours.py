@@ -125,6 +125,7 @@ class Neighbours(Probe):
     """
 
     paper: ClassVar[str] = "Ethayarajh 2019, How Contextual are Contextualized Word Representations?"
+    data: ClassVar[tuple[str, ...]] = (_TEXT, _SENSES)
     families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder-decoder")
     needs_head: ClassVar[bool] = False
 
