@@ -61,6 +61,7 @@ TABLES: dict[str, dict[str, str]] = {
         "language_model": "headstart.tasks.language_model:LanguageModel",
         "prompt": "headstart.tasks.prompt:Prompt",
         "prompt_choice": "headstart.tasks.prompt_choice:PromptChoice",
+        "prompt_text": "headstart.tasks.prompt_text:PromptText",
     },
     "adaptations": {
         "full": "headstart.adaptation.full:Full",

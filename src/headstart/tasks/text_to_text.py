@@ -110,9 +110,13 @@ class TextToText(WritingTask):
             return spellings[text] if text in spellings else spellings.setdefault(text, _round_trip(text, spec))
 
         return [
-            self.cast.read(text_of(ids, spec), spell, feature["words"])
+            self.cast.read(self.answer_text(ids, spec), spell, feature["words"])
             for ids, feature in zip(outputs, features, strict=True)
         ]
+
+    def answer_text(self, ids: Sequence[int], spec: InputSpec) -> str:
+        """Return the text of the answer in generated ids: all of it."""
+        return text_of(ids, spec)
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics for this kind of gold value, the selection metric first."""
@@ -142,22 +146,29 @@ class TextToText(WritingTask):
 
         Returns the source, and whether it was truncated.
         """
-        texts = {name: self._as_text(value) for name, value in row.items()}
+        texts = {name: self.as_text(value) for name, value in row.items()}
         whole = dict(texts)
         for longest in sorted(texts, key=lambda name: -len(texts[name])):
-            while (excess := len(spec.tokenizer(self._filled(texts))["input_ids"]) - max_tokens) > 0 and texts[longest]:
+            while (excess := len(spec.tokenizer(self.filled(texts, spec))["input_ids"]) - max_tokens) > 0 and texts[
+                longest
+            ]:
                 encoded = spec.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
                 ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
                 end = offsets[max(len(ids) - excess, 0)][0] if ids else 0
                 # One character may be several tokens, so remove at least one character each time.
                 texts[longest] = texts[longest][: min(end, len(texts[longest]) - 1)].rstrip()
-        return self._filled(texts), texts != whole
+        return self.filled(texts, spec), texts != whole
 
-    def _filled(self, texts: Mapping[str, str]) -> str:
+    def filled(self, texts: Mapping[str, str], spec: InputSpec) -> str:
+        """Return the source: the template with the texts of its columns."""
+        return self.fill_template(texts)
+
+    def fill_template(self, texts: Mapping[str, str]) -> str:
+        """Return the template with the texts of its columns."""
         fields = string.Formatter().parse(self.config.template)
         return "".join(literal + ("" if name is None else texts[name]) for literal, name, _, _ in fields)
 
-    def _as_text(self, value: Any) -> str:
+    def as_text(self, value: Any) -> str:
         """Return a column's value as text; a list is joined as words if gold is `labels`, else as lettered choices."""
         if not isinstance(value, list):
             return str(value)
