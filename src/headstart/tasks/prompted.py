@@ -52,6 +52,10 @@ class Prompted:
         """Return the auto class with the pre-training head."""
         return _CLASSES[family]
 
+    def head_settings(self) -> dict[str, Any]:
+        """Return no settings: the pre-training head is used."""
+        return {}
+
     def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Raise: prompting has no training loss."""
         raise NotImplementedError("prompting has no training loss")
