@@ -11,8 +11,8 @@ it is. Every new file is checked against the columns and the number of rows in t
 Most files come from GitHub at a fixed commit, so that they stay the same. A set is marked ``verified`` if all its files
 were seen in the repository at that commit; of two, the training files of ud-ewt-pos and e2e-nlg, only name and place
 were seen, not the content. The other sets are taken from the address that their authors publish: SQuAD's development
-set, IMDb, GloVe and WiC. No set has to be put in place by hand; if an address no longer answers, any Parquet file with the
-same columns serves.
+set, IMDb, GloVe and WiC. No set has to be put in place by hand; if an address no longer answers, any Parquet file
+with the same columns serves.
 
 Some sets have no official split, or only a part is used. They are shuffled with a fixed seed, so that two builds agree.
 Many sets are for research only, or carry no explicit licence: read the terms of a source before you pass it on.
