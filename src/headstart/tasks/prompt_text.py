@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headstart.core.data import Batch, Examples, Feature, InputSpec
 from headstart.core.errors import DataError
@@ -52,6 +52,12 @@ class PromptText(TextToText):
             "<extra_id_0>; none: nothing, as a fine-tuned model does. Default: sentinel if the tokenizer has it",
         )
 
+        @model_validator(mode="after")
+        def _has_a_template(self) -> PromptText.Config:
+            if self.messages is not None:
+                raise ValueError("messages is set, but a prompt has a template. Use text_to_text for conversations.")
+            return self
+
     def __init__(self, config: Any) -> None:
         """Store the config; the prompt has no examples until `show` selects them."""
         super().__init__(config)
@@ -82,7 +88,7 @@ class PromptText(TextToText):
     def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
         """Write each row as a prompt; columns are truncated to fit, the longest first, the examples never."""
         empty = dict.fromkeys(columns_of(self.config.template), "")
-        tokens = len(spec.tokenizer(self.filled(empty, spec))["input_ids"])
+        tokens = len(spec.tokenizer(self.source_text(empty, spec))["input_ids"])
         room = spec.max_length - (self.max_new_tokens(spec) if spec.family == "decoder" else 0)
         if tokens > room:
             raise DataError(
