@@ -17,8 +17,9 @@ class TranslationLM(MaskedLM):
     """Masked LM on pairs of a sentence and its translation, so that one language helps to predict the other (XLM).
 
     A document of the corpus is one pair: a sentence and, on the next line, its translation. It becomes a row
-    `[CLS] A [SEP] B [SEP]`, padded. Unlike in XLM, positions do not start again in B, and there is no embedding of the
-    language.
+    `[CLS] A [SEP] B [SEP]`, padded. The shards know sentences and not lines: if a line has several sentences, the first
+    [SEP] may be between two of them. A pair that is longer than a row gives several rows. Unlike in XLM, positions do
+    not start again in B, and there is no embedding of the language.
     """
 
     paper: ClassVar[str] = "Conneau & Lample 2019, XLM, section 3.3"
