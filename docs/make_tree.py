@@ -76,7 +76,7 @@ DESCRIPTIONS = {
     "recipes/minilm": "tasks on a ready checkpoint, all-MiniLM-L6-v2, and an index of Wikipedia",
     "recipes/objectives": "small recipes: UL2's mixture, multitask masked LM, and the model of the benchmarks",
     "recipes/quickstart": "ten minutes on a laptop, with the text that it needs",
-    "recipes/smollm2": "prompts to a ready decoder, SmolLM2-135M-Instruct",
+    "recipes/smollm2": "a ready decoder, SmolLM2-135M-Instruct: prompts, and instruction tuning",
     "recipes/tinybert": "TinyBERT's two stages: general text, then a task, with a student of half the depth",
     "recipes/tutorials": "what the tutorials need beside the quickstart: a ready checkpoint, adapted to a text",
     "recipes/ulmfit": "ULMFiT's three stages: general text, target text, labels",

@@ -12,8 +12,8 @@ that is there already stays as it is. Every new file is checked against the colu
 Most files come from GitHub at a fixed commit, so that they stay the same. A set is marked ``verified`` if all its files
 were seen in the repository at that commit; of three, the training files of agnews, ud-ewt-pos and e2e-nlg, only name
 and place were seen, not the content. The other sets are taken from the address that their authors publish: SQuAD's
-development set, IMDb and GloVe. No set has to be put in place by hand; if an address no longer answers, any Parquet
-file with the same columns serves.
+development set, IMDb, GloVe and WiC. No set has to be put in place by hand; if an address no longer answers, any
+Parquet file with the same columns serves.
 
 Some sets have no official split, or only a part is used. They are shuffled with a fixed seed, so that two builds agree.
 Many sets are for research only, or carry no explicit licence: read the terms of a source before you pass it on.
@@ -352,6 +352,23 @@ def make_comve(fetch: Fetch) -> dict[str, list[Row]]:
     return made
 
 
+def make_wic(fetch: Fetch) -> dict[str, list[Row]]:
+    """Join the sentences of each set with the labels, which are in a file of their own."""
+    made = {}
+    with zipfile.ZipFile(fetch(WIC)) as archive:
+        for split, part in (("train", "train"), ("validation", "dev"), ("test", "test")):
+            data, gold = (
+                archive.read(f"{part}/{part}.{kind}.txt").decode("utf-8").splitlines() for kind in ("data", "gold")
+            )
+            rows = []
+            for line, label in zip(data, gold, strict=True):
+                word, _, indexes, *sentences = line.split("\t")
+                sides = dict(zip(("sentence1", "sentence2"), sentences, strict=True))
+                rows.append({"word": word, **sides, "indexes": indexes, "label": label})
+            made[f"{split}.parquet"] = rows
+    return made
+
+
 def make_tatoeba(fetch: Fetch) -> dict[str, list[Row]]:
     """Train on a part of the challenge's large development set, validate and test on parts of its test set."""
     read = tsv(header=False, source=2, target=3)
@@ -444,11 +461,12 @@ SST2 = "eyalbd2/Reproducing-AutoPrompt/6288fb5bec9c572f2492875ae0111df5b6daed11/
 STS = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/sts/semeval-sts/20"
 STSB = "PhilipMay/stsb-multi-mt/30de0dec4ee199b7f42351d3f1a0b19592955385/data/stsb-en-"
 TATOEBA = "Helsinki-NLP/Tatoeba-Challenge/d34a89ac102fd236503a1911dd1050564bf4e682/data/"
+WIC = "https://pilehvar.github.io/wic/package/WiC_dataset.zip"
 WIKIPEDIA = f"{ARCHIVE}/jason-feng/wikiVisual/tar.gz/1c0fac92f29f17c1603bfffbe864e0dfdff66897"
 WIKITEXT = "Hongcheng-Gao/RobTest-Demo/ed917c2546bda37908f65e417d28722520eac615/data/wikitext-103/wiki."
 WNUT = "leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603/"
 
-UNSEEN = {GLOVE, IMDB, SQUAD}
+UNSEEN = {GLOVE, IMDB, SQUAD, WIC}
 
 
 def task(
@@ -502,6 +520,7 @@ SETS: dict[str, Set] = dict([
     task("goemotions", GOEMOTIONS, (43410, 5426, 5427), "text labels", goemotions, SPLITS.format("tsv")),
     task("mrpc", MRPC, (3576, 500, 1725), PAIRS, tsv(sentence1=3, sentence2=4, label=0), "train.tsv val.tsv test.tsv"),
     task("rte", RTE, (2490, 277, 0), PAIRS, tsv(sentence1=1, sentence2=2, label=3), "train.tsv dev.tsv"),
+    task("wic", WIC, (5428, 638, 1400), "word sentence1 sentence2 indexes label", make_wic),
     # The first file is a random tenth of GLUE's training set, the second one GLUE's validation set.
     task("qnli", QNLI, (10475, 5463, 0), "question sentence label", tsv(question=0, sentence=1, label=2),
          "dev.tsv test.tsv"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -71,6 +72,17 @@ def test_each_layout_is_read(data, layout, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
     assert list(reader(data)(file)) == expected
+
+
+def test_wics_sentences_are_joined_with_their_labels(data, tmp_path):
+    with zipfile.ZipFile(tmp_path / "wic.zip", "w") as archive:
+        for part in ("train", "dev", "test"):
+            archive.writestr(f"{part}/{part}.data.txt", "go\tV\t1-0\tWe go .\tGo on .\nbed\tN\t0-0\tBed .\tBeds .\n")
+            archive.writestr(f"{part}/{part}.gold.txt", "F\nT\n")
+    made = data.make_wic(lambda _: tmp_path / "wic.zip")
+    first = {"word": "go", "sentence1": "We go .", "sentence2": "Go on .", "indexes": "1-0", "label": "F"}
+    assert list(made) == ["train.parquet", "validation.parquet", "test.parquet"]
+    assert made["test.parquet"][0] == first and made["test.parquet"][1]["label"] == "T"
 
 
 def test_the_table_has_every_set_that_recipes_and_studies_name(data):

@@ -29,6 +29,12 @@ class AdaptationSettings(Section):
     budget: str | None = Field(None, description="replaces training.budget")
 
 
+def labels_texts(task: Task, family: str) -> bool:
+    """Return whether a task gives a whole text labels or a number; a score of each choice is neither."""
+    has_classifier = task.auto_class(family) == "AutoModelForSequenceClassification"
+    return has_classifier and "problem_type" in task.head_settings()
+
+
 class BaseAdaptation:
     """Defaults for an adaptation that trains a model with the task's loss; subclasses override them."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.adaptation.base import AdaptationSettings, BaseAdaptation, labels_texts
 from headstart.checkpoint.load import load_model
 from headstart.checkpoint.names import folder_of
 from headstart.core.contracts import ModelSource, Task
@@ -75,8 +75,7 @@ class TeacherDistillation(BaseAdaptation):
 
     def supports(self, task: Task, family: str) -> str | None:
         """Accept only tasks with one prediction per text, which is compared with the teacher's."""
-        one_each = task.auto_class(family) == "AutoModelForSequenceClassification"
-        return super().supports(task, family) if one_each else "it needs one prediction per text"
+        return super().supports(task, family) if labels_texts(task, family) else "it needs one prediction per text"
 
     def adapt(self, source: ModelSource) -> PreTrainedModel:
         """Load the checkpoint with a new head, all parameters trainable, and the frozen teacher."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from headstart.adaptation.base import AdaptationSettings, BaseAdaptation
+from headstart.adaptation.base import AdaptationSettings, BaseAdaptation, labels_texts
 from headstart.adaptation.linear_head import fit_linear_head
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import LabeledFeatures
@@ -48,7 +48,7 @@ class LinearProbe(BaseAdaptation):
 
 def why_not_pooled(task: Task, family: str) -> str | None:
     """Return why a task cannot have a linear layer on the mean of the states, as a clause, or None if it can."""
-    if task.auto_class(family) != "AutoModelForSequenceClassification":
+    if not labels_texts(task, family):
         return "the task does not give a whole text a label or a number"
     if family == "encoder-decoder":
         return "an encoder-decoder has no states of the text alone"

@@ -30,6 +30,7 @@ TABLES: dict[str, dict[str, str]] = {
         "prefix_lm": "headstart.objectives.prefix_lm:PrefixLM",
         "denoising": "headstart.objectives.denoising:Denoising",
         "masked_seq2seq": "headstart.objectives.masked_seq2seq:MaskedSeq2Seq",
+        "translation_lm": "headstart.objectives.translation_lm:TranslationLM",
         "distillation": "headstart.objectives.distillation:Distillation",
         "replaced_token": "headstart.objectives.replaced_token:ReplacedToken",
         "span_boundary": "headstart.objectives.span_boundary:SpanBoundary",
@@ -61,6 +62,7 @@ TABLES: dict[str, dict[str, str]] = {
         "language_model": "headstart.tasks.language_model:LanguageModel",
         "prompt": "headstart.tasks.prompt:Prompt",
         "prompt_choice": "headstart.tasks.prompt_choice:PromptChoice",
+        "prompt_text": "headstart.tasks.prompt_text:PromptText",
     },
     "adaptations": {
         "full": "headstart.adaptation.full:Full",

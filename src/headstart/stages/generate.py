@@ -7,7 +7,6 @@ the whole text. Works on any Hugging Face folder.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.errors import ArtifactError, HeadstartError, RecipeError, first_line
 from headstart.stages.pretrain.reopen import recorded_recipe
+from headstart.tasks.framing import sentinels
 from headstart.tasks.source import family_of, require_checkpoint
 from headstart.training import precision
 
@@ -33,7 +33,6 @@ _CLASSES = {
 }
 _GENERATOR = "generator"
 """The subfolder of an ELECTRA checkpoint that holds the generator."""
-_SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class GenerateSettings(Section):
@@ -137,8 +136,7 @@ class _Writer:
     ) -> None:
         self.model, self.tokenizer, self.settings, self.format = model, tokenizer, settings, input_format
         self.end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-        numbers = {m[0]: int(m[1]) for token in tokenizer.get_vocab() if (m := _SENTINEL.fullmatch(token))}
-        self.sentinels = [tokenizer.get_vocab()[token] for token in sorted(numbers, key=lambda token: numbers[token])]
+        self.sentinels = sentinels(tokenizer)
 
     def rank(self, prompt: str) -> dict[str, Any]:
         """Rank candidates for each blank of a prompt with an encoder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from headstart.core.data import InputSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,10 @@ def start_token(spec: InputSpec) -> int:
     """Return the token to start a text with if the tokenizer adds none: BOS, EOS or padding, the first that exists."""
     candidates = (spec.tokenizer.bos_token_id, spec.tokenizer.eos_token_id, spec.pad)
     return next(token for token in candidates if token is not None)
+
+
+def sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of T5's sentinels in the order of their numbers; none if the tokenizer has none."""
+    vocabulary = tokenizer.get_vocab()
+    numbers = {match[0]: int(match[1]) for token in vocabulary if (match := _SENTINEL.fullmatch(token))}
+    return [vocabulary[token] for token in sorted(numbers, key=lambda token: numbers[token])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def read(source: TableSource, columns: Sequence[InputColumn], skip_incomplete: b
     """
     located = locate(source)
     texts = [column.name for column in columns if column.kind.is_text]
-    table, recognized = tables.read(located, texts, [column.name for column in columns])
+    table, recognized = tables.read(located, texts, list(dict.fromkeys(column.name for column in columns)))
     if not recognized.is_expected:
         logger.info("%s is read as %s", located, recognized)
     if not table.num_rows:
@@ -64,15 +64,10 @@ def read(source: TableSource, columns: Sequence[InputColumn], skip_incomplete: b
     faulty = _faulty_rows(values, columns)
     if faulty and not skip_incomplete:
         raise _incomplete(located, values, faulty)
-    for column in columns:
-        if column.kind.convert is not None:
-            # A faulty value stays: the row is left out below.
-            values[column.name] = [
-                value if row in faulty else column.kind.convert(value) for row, value in enumerate(values[column.name])
-            ]
-    gold = next((column.name for column in columns if column.is_gold), None)
-    labels = [None] * table.num_rows if gold is None else values[gold]
-    examples = Examples({c.name: values[c.name] for c in columns if not c.is_gold}, labels, str(located))
+    gold = next((column for column in columns if column.is_gold), None)
+    labels = [None] * table.num_rows if gold is None else _converted(values[gold.name], gold, faulty)
+    inputs = {c.name: _converted(values[c.name], c, faulty) for c in columns if not c.is_gold}
+    examples = Examples(inputs, labels, str(located))
     if not faulty:
         return examples
     logger.warning("%s: %s of %s rows left out, because a value is missing or of another kind", located,
@@ -80,6 +75,14 @@ def read(source: TableSource, columns: Sequence[InputColumn], skip_incomplete: b
     if len(faulty) == len(examples):
         raise _incomplete(located, values, faulty)
     return examples.take([row for row in range(len(examples)) if row not in faulty])
+
+
+def _converted(values: list[Any], column: InputColumn, faulty: Container[int]) -> list[Any]:
+    """Convert the values of a column; a faulty one stays, because its row is left out."""
+    convert = column.kind.convert
+    if convert is None:
+        return values
+    return [value if row in faulty else convert(value) for row, value in enumerate(values)]
 
 
 def sample_rows(examples: Examples, count: int | None, seed: int, purpose: str) -> Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from headstart.core.config import Section
 from headstart.core.data import Batch, ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError
 from headstart.core.lazy import F, torch
-from headstart.tasks.base import MODEL_INPUTS, BaseTask, softmax
+from headstart.tasks.base import MODEL_INPUTS, BaseTask, Padding, softmax
 from headstart.tasks.encoding import encode_texts
 from headstart.tasks.labelled import TEXT
 
@@ -29,11 +29,15 @@ NUMBER_OF_CHOICE = ColumnKind(
 
 
 class MultipleChoice(BaseTask):
-    """Multiple choice: score each answer together with the question and choose the best."""
+    """Multiple choice: score each answer together with the question and choose the best.
+
+    transformers has no multiple-choice head for decoders. They get a classification head with one output, which reads
+    the last token of question and answer, as in GPT.
+    """
 
     paper: ClassVar[str] = "Radford et al. 2018, GPT, figure 1; Devlin et al. 2019, BERT, section 4.4"
-    head: ClassVar[str] = "AutoModelForMultipleChoice"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet")
+    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet", "decoder")
+    paddings: ClassVar[Mapping[str, Padding]] = {**BaseTask.paddings, "choice_axis": Padding(0)}
 
     class Config(Section):
         """The columns of the question, the choices and the answer."""
@@ -44,6 +48,14 @@ class MultipleChoice(BaseTask):
             "choices", min_length=1, description="a column with a list of texts, or one column per choice"
         )
         answer: str = Field("answer", description="the column with the index of the correct choice, counted from 0")
+
+    def auto_class(self, family: str) -> str:
+        """Return the class of a head that scores one choice."""
+        return "AutoModelForSequenceClassification" if family == "decoder" else "AutoModelForMultipleChoice"
+
+    def head_settings(self) -> dict[str, Any]:
+        """Return a head with one output: the score of a choice."""
+        return {"num_labels": 1}
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the columns of the question, the choices and the answer."""
@@ -59,7 +71,10 @@ class MultipleChoice(BaseTask):
         """Do nothing: the choices are texts, and there is no label set."""
 
     def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
-        """Pair the question with each choice; a feature holds one list of token ids per choice."""
+        """Pair the question with each choice; a feature holds one list of token ids per choice.
+
+        `choice_axis` is 1 if the inputs of the head have an axis of choices, which those of a classifier do not.
+        """
         self.require_answers(examples)
         choices = self._choices(examples)
         questions = examples.columns[self.config.question]
@@ -68,7 +83,8 @@ class MultipleChoice(BaseTask):
         features: list[Feature] = []
         for texts, answer in zip(choices, examples.labels, strict=True):
             pairs = [next(encoded) for _ in texts]
-            features.append({key: [pair[key] for pair in pairs] for key in pairs[0]} | {"labels": answer})
+            feature: Feature = {key: [pair[key] for pair in pairs] for key in pairs[0]}
+            features.append(feature | {"labels": answer, "choice_axis": int(spec.family != "decoder")})
         return features
 
     def require_answers(self, examples: Examples) -> None:
@@ -87,7 +103,9 @@ class MultipleChoice(BaseTask):
         The model reads one choice at a time, so padding choices are not computed.
         """
         is_choice = batch["attention_mask"].any(-1)
-        inputs = {name: batch[name][is_choice].unsqueeze(1) for name in MODEL_INPUTS if name in batch}
+        inputs = {name: batch[name][is_choice] for name in MODEL_INPUTS if name in batch}
+        if batch["choice_axis"].any():
+            inputs = {name: ids.unsqueeze(1) for name, ids in inputs.items()}
         logits = model(**inputs).logits.float().squeeze(1)
         return torch.full(is_choice.shape, float("-inf"), device=logits.device).masked_scatter(is_choice, logits)
 

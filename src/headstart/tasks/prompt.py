@@ -14,21 +14,22 @@ from headstart.core.errors import DataError
 from headstart.core.randomness import permute
 from headstart.tasks.base import BaseTask, by_example, label_set, softmax
 from headstart.tasks.labelled import LABEL, TEXT
-from headstart.tasks.prompted import Prompted
-from headstart.tasks.template import PromptEncoder, Template
+from headstart.tasks.prompted import BETWEEN, BLANK, SHOTS, Prompted
+from headstart.tasks.template import Blank, PromptEncoder, Template
 
 _CONTENT_FREE = ("N/A", "[MASK]", "")
 """Inputs without content (Zhao et al.): the model's predictions for these are its bias."""
 
 
 class Prompt(Prompted, BaseTask):
-    """Zero- and few-shot prompting: a decoder continues with the label word, an encoder fills it in; no training."""
+    """Zero- and few-shot prompting: a decoder or encoder-decoder writes the label word, an encoder fills it in."""
 
     paper: ClassVar[str] = "Brown et al. 2020, GPT-3; cloze: Schick & Schütze 2021, PET; calibration: Zhao et al. 2021"
 
     class Config(Section):
         """The prompt template, the word of each label, and the examples in the prompt."""
 
+        newer: ClassVar[tuple[str, ...]] = ("blank",)
         kind: Literal["prompt"] = "prompt"
         text: list[str] = Field(["text"], min_length=1, description="the text columns used in the template")
         label: str = "label"
@@ -38,13 +39,9 @@ class Prompt(Prompted, BaseTask):
             "decoder, {label} must come last. Default: the texts, one per line, then `Label: {label}`",
         )
         words: dict[str, str] = Field({}, description="the word for each label; default: the label itself")
-        shots: int = Field(
-            0,
-            ge=0,
-            description="number of training rows shown with their labels in each prompt; the seed selects and orders "
-            "them",
-        )
-        between: str = Field("\n\n", description="the separator between the rows of a prompt")
+        shots: int = SHOTS
+        between: str = BETWEEN
+        blank: Blank | None = BLANK
         calibrate: bool = Field(
             False, description="divide by the predictions for content-free texts (contextual calibration)"
         )
@@ -114,7 +111,8 @@ class Prompt(Prompted, BaseTask):
         """
         template = self.config.filled()
         shown = [template.written(texts, self._word(label)) + self.config.between for *texts, label in self.shown]
-        encoder = PromptEncoder(template, [self._word(label) for label in self.labels], "".join(shown), spec)
+        words = [self._word(label) for label in self.labels]
+        encoder = PromptEncoder(template, words, "".join(shown), spec, self.config.blank)
         rows = list(zip(*(examples.columns[name] for name in self.config.text), strict=True))
         empty = [[text] * len(self.config.text) for text in _CONTENT_FREE] if self.config.calibrate else []
         features: list[Feature] = []

@@ -12,8 +12,8 @@ from headstart.core.data import Examples, Feature, InputSpec
 from headstart.tasks.base import by_example, softmax
 from headstart.tasks.multiple_choice import MultipleChoice
 from headstart.tasks.prompt import select_shots
-from headstart.tasks.prompted import Prompted
-from headstart.tasks.template import PromptEncoder, Template
+from headstart.tasks.prompted import BETWEEN, BLANK, SHOTS, Prompted
+from headstart.tasks.template import Blank, PromptEncoder, Template
 
 _QUESTION = "question"
 
@@ -26,19 +26,16 @@ class PromptChoice(Prompted, MultipleChoice):
     class Config(MultipleChoice.Config):
         """The columns, the prompt template, and the examples in the prompt."""
 
+        newer: ClassVar[tuple[str, ...]] = ("blank",)
         kind: Literal["prompt_choice"] = "prompt_choice"  # type: ignore[assignment]  # the name of the entry
         template: str = Field(
             "Question: {question}\nAnswer: {label}",
             description="the prompt for a row, with {question} for the question and {label} for an answer; for a "
             "decoder, {label} must come last",
         )
-        shots: int = Field(
-            0,
-            ge=0,
-            description="number of training rows shown with their answers in each prompt; the seed selects and orders "
-            "them",
-        )
-        between: str = Field("\n\n", description="the separator between the rows of a prompt")
+        shots: int = SHOTS
+        between: str = BETWEEN
+        blank: Blank | None = BLANK
         normalise: Literal["tokens", "none"] = Field(
             "tokens",
             description="tokens: compare the mean log-probability of the answers' tokens, as GPT-3 does; none: the "
@@ -80,7 +77,7 @@ class PromptChoice(Prompted, MultipleChoice):
         features: list[Feature] = []
         rows = zip(examples.columns[self.config.question], self._choices(examples), strict=True)
         for row, (question, choices) in enumerate(rows):
-            encoder = PromptEncoder(template, choices, shown, spec)
+            encoder = PromptEncoder(template, choices, shown, spec, self.config.blank)
             features += [{**feature, "example": row} for feature in encoder.features([question])]
         return features
 

@@ -33,7 +33,7 @@ class SpanQA(BaseTask):
 
     paper: ClassVar[str] = "Rajpurkar et al. 2016, SQuAD; Devlin et al. 2019, BERT, sections 4.2 and 4.3"
     head: ClassVar[str] = "AutoModelForQuestionAnswering"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet")
+    families: ClassVar[tuple[str, ...]] = ("encoder", "xlnet", "decoder")
     paddings: ClassVar[Mapping[str, Padding]] = {**BaseTask.paddings, "answerable": Padding(0)}
 
     class Config(Section):
@@ -76,8 +76,7 @@ class SpanQA(BaseTask):
         questions, contexts = (examples.columns[name] for name in (self.config.question, self.config.context))
         features: list[Feature] = []
         for window in windows(questions, contexts, spec, self.config.stride, self.config.max_question):
-            cls = spec.tokenizer.cls_token_id
-            null = window.input_ids.index(cls) if cls in window.input_ids else 0
+            null = _null_token(window, spec)
             answerable = (window.offsets[:, 0] >= 0).astype(np.int64)
             answerable[null] = 1
             feature: Feature = {
@@ -194,6 +193,17 @@ class SpanQA(BaseTask):
             for first, length, score in spans
         ]
         return [candidate for candidate in candidates if candidate.text]
+
+
+def _null_token(window: Window, spec: InputSpec) -> int:
+    """Return the token that stands for "no answer": [CLS], or the first token; a decoder's last, if it is special.
+
+    A decoder's first token cannot see the question.
+    """
+    if spec.family == "decoder":
+        return len(window.input_ids) - 1 if window.offsets[-1, 0] < 0 else 0
+    cls = spec.tokenizer.cls_token_id
+    return window.input_ids.index(cls) if cls in window.input_ids else 0
 
 
 def _null_score(pieces: Sequence[tuple[Any, Feature]]) -> float:

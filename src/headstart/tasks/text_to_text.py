@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headstart.core.data import ColumnKind, Examples, Feature, InputColumn, InputSpec, Split
+from headstart.tasks import chat
 from headstart.tasks.casts import CASTS, Cast
 from headstart.tasks.seq2seq import all_texts
 from headstart.tasks.writing import WritingSettings, WritingTask, text_of
@@ -29,6 +30,7 @@ class TextToText(WritingTask):
     class Config(WritingSettings):
         """The template of the source, the kind of gold value, and its form as text."""
 
+        newer: ClassVar[tuple[str, ...]] = ("chat", "messages")
         kind: Literal["text_to_text"] = "text_to_text"
         template: str = Field("{text}", description='the source, with columns in braces: "question: {question}"')
         target: str = Field("label", description="the column with the gold value")
@@ -39,6 +41,16 @@ class TextToText(WritingTask):
         )
         words: dict[str, str] = Field({}, description="the word for each label; default: the label itself")
         step: float = Field(0.2, gt=0, description="numbers are rounded to this step; T5 used 0.2 for STS-B")
+        chat: bool = Field(
+            False,
+            description="the source is the message of a user, in the chat template of the model's tokenizer if it has "
+            "one, and the target is the reply",
+        )
+        messages: str | None = Field(
+            None,
+            description="a column with conversations, lists of {role, content}, instead of template and target; the "
+            "last reply is the target. Needs `gold: text`",
+        )
         metric: str | None = Field(
             None, description="the metric that selects models; default: the usual one for this kind of gold value"
         )
@@ -55,6 +67,12 @@ class TextToText(WritingTask):
             return value
 
         @model_validator(mode="after")
+        def _replies_are_texts(self) -> TextToText.Config:
+            if self.messages is not None and self.gold != "text":
+                raise ValueError(f"messages is set, but gold is {self.gold!r}. A reply is a text: set gold to text.")
+            return self
+
+        @model_validator(mode="after")
         def _metric_fits(self) -> TextToText.Config:
             allowed = CASTS[self.gold].metrics
             if self.metric is not None and self.metric not in allowed:
@@ -69,7 +87,10 @@ class TextToText(WritingTask):
         self.cast: Cast = CASTS[config.gold](config.words, config.step)
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
-        """Return the template's columns and the gold column."""
+        """Return the template's columns and the gold column, or the column of conversations as both."""
+        if self.config.messages is not None:
+            source = InputColumn(self.config.messages, chat.MESSAGES, "task.messages")
+            return [source, InputColumn(self.config.messages, chat.REPLY, "task.messages", is_gold=True)]
         sources = [InputColumn(name, SOURCE, "task.template") for name in columns_of(self.config.template)]
         return [*sources, InputColumn(self.config.target, self.cast.kind, "task.target", is_gold=True)]
 
@@ -90,12 +111,13 @@ class TextToText(WritingTask):
     def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
         """Fill the template, truncating the longest column to fit; training features get the target."""
         self.cast.check(lambda text: _round_trip(text, spec))
-        names = columns_of(self.config.template)
+        names = [self.config.messages] if self.config.messages else columns_of(self.config.template)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*(examples.columns[n] for n in names), strict=True)]
         max_new = self.max_new_tokens(spec) if spec.family == "decoder" else 0
         fitted = [self._fitted(row, spec, spec.max_length - max_new) for row in rows]
         targets = [self.cast.write(gold) for gold in examples.labels] if training else None
-        features = self.features_of([source for source, _ in fitted], targets, spec)
+        is_framed = self._is_chat and chat.has_template(spec.tokenizer)
+        features = self.features_of([source for source, _ in fitted], targets, spec, is_framed)
         for row, feature, (_, cut) in zip(rows, features, fitted, strict=True):
             feature["cut"] |= cut
             lists = [value for value in row.values() if isinstance(value, list)]
@@ -110,9 +132,13 @@ class TextToText(WritingTask):
             return spellings[text] if text in spellings else spellings.setdefault(text, _round_trip(text, spec))
 
         return [
-            self.cast.read(text_of(ids, spec), spell, feature["words"])
+            self.cast.read(self.answer_text(ids, spec), spell, feature["words"])
             for ids, feature in zip(outputs, features, strict=True)
         ]
+
+    def answer_text(self, ids: Sequence[int], spec: InputSpec) -> str:
+        """Return the text of the answer in generated ids: all of it."""
+        return text_of(ids, spec)
 
     def metrics(self) -> tuple[str, ...]:
         """Return the metrics for this kind of gold value, the selection metric first."""
@@ -142,22 +168,40 @@ class TextToText(WritingTask):
 
         Returns the source, and whether it was truncated.
         """
-        texts = {name: self._as_text(value) for name, value in row.items()}
+        if self.config.messages is not None:
+            return chat.render(chat.before_reply(row[self.config.messages]), spec.tokenizer), False
+        texts = {name: self.as_text(value) for name, value in row.items()}
         whole = dict(texts)
         for longest in sorted(texts, key=lambda name: -len(texts[name])):
-            while (excess := len(spec.tokenizer(self._filled(texts))["input_ids"]) - max_tokens) > 0 and texts[longest]:
+            while (
+                excess := len(spec.tokenizer(self.source_text(texts, spec))["input_ids"]) - max_tokens
+            ) > 0 and texts[longest]:
                 encoded = spec.tokenizer(texts[longest], add_special_tokens=False, return_offsets_mapping=True)
                 ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
                 end = offsets[max(len(ids) - excess, 0)][0] if ids else 0
                 # One character may be several tokens, so remove at least one character each time.
                 texts[longest] = texts[longest][: min(end, len(texts[longest]) - 1)].rstrip()
-        return self._filled(texts), texts != whole
+        return self.source_text(texts, spec), texts != whole
 
-    def _filled(self, texts: Mapping[str, str]) -> str:
+    def source_text(self, texts: Mapping[str, str], spec: InputSpec) -> str:
+        """Return the source of a row, as the message of a user if `chat` is set."""
+        text = self.filled(texts, spec)
+        return chat.render([{"role": "user", "content": text}], spec.tokenizer) if self.config.chat else text
+
+    def filled(self, texts: Mapping[str, str], spec: InputSpec) -> str:
+        """Return the template with the texts of its columns."""
+        return self.fill_template(texts)
+
+    @property
+    def _is_chat(self) -> bool:
+        return self.config.chat or self.config.messages is not None
+
+    def fill_template(self, texts: Mapping[str, str]) -> str:
+        """Return the template with the texts of its columns."""
         fields = string.Formatter().parse(self.config.template)
         return "".join(literal + ("" if name is None else texts[name]) for literal, name, _, _ in fields)
 
-    def _as_text(self, value: Any) -> str:
+    def as_text(self, value: Any) -> str:
         """Return a column's value as text; a list is joined as words if gold is `labels`, else as lettered choices."""
         if not isinstance(value, list):
             return str(value)

@@ -21,10 +21,12 @@ def word_scores(model: PreTrainedModel, batch: Batch) -> list[Any]:
     """Return for each row the log-probabilities of its words, each the sum over its tokens.
 
     `targets` holds the words' tokens, shape (rows, words, tokens), padded with -100; `positions`, of the same shape,
-    holds the positions that predict them.
+    holds the positions that predict them. For an encoder-decoder these are positions in `labels`, its decoder's text.
     """
-    is_causal = "logits_to_keep" in inspect.signature(model.forward).parameters
-    width = len(torch.unique(batch["positions"])) if is_causal else batch["input_ids"].shape[1]
+    has_option = "logits_to_keep" in inspect.signature(model.forward).parameters
+    is_causal = has_option and not model.config.is_encoder_decoder
+    written = batch.get("labels", batch["input_ids"])
+    width = len(torch.unique(batch["positions"])) if is_causal else written.shape[1]
     chunk = max(1, _MAX_LOGITS // (width * model.config.vocab_size))
     all_scores: list[Any] = []
     for start in range(0, len(batch["input_ids"]), chunk):
@@ -40,7 +42,11 @@ def word_scores(model: PreTrainedModel, batch: Batch) -> list[Any]:
 
 
 def _logits(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if model.config.is_encoder_decoder:
+        network: Any = model
+        inputs["decoder_input_ids"] = network.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+    logits: torch.Tensor = model(**inputs).logits
     return logits
 
 

@@ -67,16 +67,25 @@ class WritingTask(BaseTask):
         limit = spec.max_length // 2 if spec.family == "decoder" else self.config.max_target
         return min(self.config.max_target, limit)
 
-    def features_of(self, sources: Sequence[str], targets: Sequence[str] | None, spec: InputSpec) -> list[Feature]:
-        """Tokenize sources, with targets for training and without for generation."""
+    def features_of(
+        self, sources: Sequence[str], targets: Sequence[str] | None, spec: InputSpec, is_framed: bool = False
+    ) -> list[Feature]:
+        """Tokenize sources, with targets for training and without for generation.
+
+        Sources that are framed contain their special tokens, and lose their start if they are too long.
+        """
         tokenizer, end = spec.tokenizer, end_of(spec.tokenizer)
         is_decoder = spec.family == "decoder"
         max_new = self.max_new_tokens(spec)
         max_source = spec.max_length - max_new if is_decoder else spec.max_length
-        encoded = tokenizer(list(sources), truncation=True, max_length=max_source, return_attention_mask=False)
-        all_ids = encoded["input_ids"]
-        # Slow tokenizers do not report truncation.
-        cut = [bool(e.overflowing) for e in encoded.encodings] if tokenizer.is_fast else [False] * len(all_ids)
+        if is_framed:
+            whole_ids = tokenizer(list(sources), add_special_tokens=False, verbose=False)["input_ids"]
+            all_ids, cut = [ids[-max_source:] for ids in whole_ids], [len(ids) > max_source for ids in whole_ids]
+        else:
+            encoded = tokenizer(list(sources), truncation=True, max_length=max_source, return_attention_mask=False)
+            all_ids = encoded["input_ids"]
+            # Slow tokenizers do not report truncation.
+            cut = [bool(e.overflowing) for e in encoded.encodings] if tokenizer.is_fast else [False] * len(all_ids)
         if is_decoder:
             # The model generates the end-of-text token, so the source must not end with it.
             all_ids = [ids[:-1] if ids and ids[-1] == end else ids for ids in all_ids]
@@ -87,7 +96,7 @@ class WritingTask(BaseTask):
             for ids, is_cut in zip(all_ids, cut, strict=True)
         ]
         for feature, target in zip(features, targets or (), strict=targets is not None):
-            whole = self._target(target, spec)
+            whole = self._target(target, spec, is_framed)
             ids = whole[:max_new]
             feature["cut_target"] = len(whole) > max_new
             before = len(feature["input_ids"]) if is_decoder else 0
@@ -145,11 +154,11 @@ class WritingTask(BaseTask):
         new = generated[:, 1 if model.config.is_encoder_decoder else batch["input_ids"].shape[1] :].tolist()
         return [ids[: ids.index(end)] if end in ids else ids for ids in new]
 
-    def _target(self, text: str, spec: InputSpec) -> list[int]:
-        """Return the ids of a target, with the end-of-text token."""
+    def _target(self, text: str, spec: InputSpec, is_framed: bool) -> list[int]:
+        """Return the ids of a target, with the end-of-text token; a framed source ends with all that is before it."""
         tokenizer, end = spec.tokenizer, end_of(spec.tokenizer)
         if spec.family == "decoder":
-            return [*tokenizer(" " + text, add_special_tokens=False)["input_ids"], end]
+            return [*tokenizer(text if is_framed else " " + text, add_special_tokens=False)["input_ids"], end]
         ids: list[int] = tokenizer(text_target=text)["input_ids"]
         if not spec.target_cls and ids[:1] == [tokenizer.cls_token_id]:
             ids = ids[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
@@ -91,3 +92,20 @@ def test_an_answer_out_of_range_is_reported_with_its_row(tiny_tokenizer):
 )  # fmt: skip
 def test_columns_check_their_values(column, value, fits):
     assert task_of().columns("train")[column].kind.fits(value) is fits
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_decoder_scores_each_choice_at_its_last_token(kind, decoder_folder):
+    """The saved classifier gives the same scores in plain transformers."""
+    task = task_of()
+    source = CheckpointFolder(decoder_folder(kind), task, 0)
+    spec, model = source.input_spec(32), source.pretrained().eval()
+    (feature,) = task.encode(RAGGED.take([0]), spec)
+    with torch.no_grad():
+        (scores,) = task.predict(model, task.collate([feature], spec))
+    task.save(model, spec, decoder_folder(kind) / "tuned")
+    plain = AutoModelForSequenceClassification.from_pretrained(str(decoder_folder(kind) / "tuned")).eval()
+    with torch.no_grad():
+        alone = [plain(torch.tensor([ids])).logits.item() for ids in feature["input_ids"]]
+    assert scores.shape == (3,) and scores == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    assert len(set(alone)) == 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError, RecipeError
@@ -200,3 +202,45 @@ def test_a_decoders_prompt_has_at_least_one_token(tiny_tokenizers):
 def test_one_word_for_two_labels_is_rejected():
     with pytest.raises(ValidationError, match="same word for two labels"):
         task_of(words={"good": "fine", "bad": " fine"})
+
+
+@pytest.fixture(scope="module")
+def t5(tiny_tokenizer):
+    """A tokenizer with sentinels, and a tiny encoder-decoder."""
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<extra_id_0>", "<extra_id_1>"]})
+    torch.manual_seed(0)
+    shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "initializer_factor": 3.0}
+    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, pad_token_id=0, **shape)
+    return tokenizer, T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("word", ["the", "firmament of heaven"])
+@pytest.mark.parametrize(
+    ("blank", "read", "written"),
+    [
+        (None, "It was <extra_id_0>: And God said", "<extra_id_0> {word}"),
+        ("mask", "It was [MASK]: And God said", "[CLS] It was {word}"),
+        ("none", "It was : And God said", "{word} [SEP]"),
+    ],
+)
+def test_an_encoder_decoders_score_is_the_probability_that_its_decoder_writes_the_word(blank, read, written, word, t5):
+    tokenizer, model = t5
+    task = task_of(words={"good": "and", "bad": word}, template="It was {label}: {text}", blank=blank)
+    spec = InputSpec(tokenizer, "encoder-decoder", 64)
+    features = task.encode(rows("And God said"), spec)
+    assert len(features) == (1 if word == "the" and blank != "none" else 2), "words of one token share a forward pass"
+    with torch.no_grad():
+        outputs = task.predict(model, task.collate(features, spec))
+        found = next(o[f["words"].index(0)] for o, f in zip(outputs, features, strict=True) if 0 in f["words"])
+        text = written.format(word=word)
+        target = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+        log_probs = model(torch.tensor([tokenizer(read)["input_ids"]]), labels=target).logits[0].log_softmax(-1)
+    first = len(tokenizer(text.partition(word)[0], add_special_tokens=False)["input_ids"])
+    expected = sum(log_probs[i, target[0, i]].item() for i in range(first, target.shape[1]))
+    assert task._word("bad") == word and found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_blank_that_the_tokenizer_lacks_is_refused(tiny_tokenizer):
+    with pytest.raises(RecipeError, match=r"task\.blank is 'sentinel', but the model's tokenizer has no such token"):
+        task_of(blank="sentinel").encode(rows("a"), InputSpec(tiny_tokenizer, "encoder-decoder", 64))

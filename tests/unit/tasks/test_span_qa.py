@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerFast
 
 from headstart.core.data import Examples, InputSpec
 from headstart.core.errors import DataError
@@ -201,3 +201,25 @@ def test_the_null_token_is_cls_even_at_the_end(tiny_tokenizer):
     (feature,) = task_of(impossible=True).encode(rows(["God"], [None]), spec, training=True)
     last = len(feature["input_ids"]) - 1
     assert feature["null"] == last and feature["labels"] == [last, last]
+
+
+@pytest.mark.parametrize("impossible", [False, True])
+def test_a_decoder_reads_the_question_first_and_refuses_at_its_last_token(impossible, decoder_folder):
+    """The saved model gives the same logits in plain transformers."""
+    task = SpanQA(SpanQA.Config(impossible=impossible))
+    source = CheckpointFolder(decoder_folder("gpt2"), task, 0)
+    spec, model = source.input_spec(48), source.pretrained().eval()
+    rows = task.toy_examples(["In the beginning God created the heaven", "And God said"])
+    features = task.encode(rows, spec, training=True)
+    last = len(features[0]["input_ids"]) - 1
+    assert features[0]["null"] == last and features[0]["offsets"][last, 0] < 0, "the last token is special"
+    assert (features[0]["labels"] == [last, last]) is impossible
+    with torch.no_grad():
+        outputs = task.predict(model, task.collate(features, spec))
+    assert len(task.decode(outputs, features, spec)) == 2
+    task.save(model, spec, decoder_folder("gpt2") / "tuned-qa")
+    plain = AutoModelForQuestionAnswering.from_pretrained(str(decoder_folder("gpt2") / "tuned-qa")).eval()
+    with torch.no_grad():
+        starts = plain(torch.tensor([features[0]["input_ids"]])).start_logits[0].numpy()
+    possible = np.isfinite(outputs[0][:, 0])
+    assert outputs[0][possible, 0] == pytest.approx(starts[possible], rel=1e-4, abs=1e-5)
