@@ -142,8 +142,11 @@ def joined() -> Iterator[World]:
         if size > local_size and dist.get_rank() == 0:
             _log_open_ports()
     _keep_alive(dist.group.WORLD)
+    world = World(dist.get_rank(), size, local_size)
     try:
-        yield World(dist.get_rank(), size, local_size)
+        # A process that fails at once would close the store while others still connect through it.
+        world.barrier()
+        yield world
     finally:
         dist.destroy_process_group()
 
