@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headstart.core.data import InputSpec
@@ -62,8 +63,12 @@ def start_token(spec: InputSpec) -> int:
     return next(token for token in candidates if token is not None)
 
 
-def sentinels(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of T5's sentinels in the order of their numbers; none if the tokenizer has none."""
+@lru_cache(maxsize=4)
+def sentinels(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids of T5's sentinels in the order of their numbers; none if the tokenizer has none.
+
+    They are searched once, because prompts ask for them in every row.
+    """
     vocabulary = tokenizer.get_vocab()
     numbers = {match[0]: int(match[1]) for token in vocabulary if (match := _SENTINEL.fullmatch(token))}
-    return [vocabulary[token] for token in sorted(numbers, key=lambda token: numbers[token])]
+    return tuple(vocabulary[token] for token in sorted(numbers, key=lambda token: numbers[token]))

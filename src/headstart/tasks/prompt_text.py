@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from headstart.core.data import Batch, Examples, Feature, InputSpec
+from headstart.core.data import Examples, Feature, InputSpec
 from headstart.core.errors import DataError
 from headstart.tasks.framing import sentinels
 from headstart.tasks.prompt import select_shots
-from headstart.tasks.prompted import BETWEEN, SHOTS
+from headstart.tasks.prompted import BETWEEN, SHOTS, Untrained
 from headstart.tasks.template import require_blank
 from headstart.tasks.text_to_text import TextToText, columns_of
 from headstart.tasks.writing import text_of
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
 
-
-class PromptText(TextToText):
+class PromptText(Untrained, TextToText):
     """Zero- and few-shot question answering and generation: a language model writes the answer; no training."""
 
     paper: ClassVar[str] = "Brown et al. 2020, GPT-3, sections 3.1 to 3.3; encoder-decoders: Raffel et al. 2020, T5"
-    learns: ClassVar[bool] = False
 
     class Config(TextToText.Config):
         """The prompt template, the kind of answer, and the examples in the prompt."""
@@ -98,14 +93,10 @@ class PromptText(TextToText):
             )
         return super().encode(examples, spec)
 
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Raise: prompting has no training loss."""
-        raise NotImplementedError("prompting has no training loss")
-
     def filled(self, texts: Mapping[str, str], spec: InputSpec) -> str:
         """Return the prompt: the examples with their answers, then the row without, and T5's sentinel."""
         shown = "".join(f"{source} {target}{self.config.between}" for source, target in self.shown)
-        blank = self._sentinels(spec)[:1]
+        blank = list(self._sentinels(spec)[:1])
         return " ".join([shown + self.fill_template(texts), *map(str, spec.tokenizer.convert_ids_to_tokens(blank))])
 
     def answer_text(self, ids: Sequence[int], spec: InputSpec) -> str:
@@ -115,9 +106,9 @@ class PromptText(TextToText):
         text = text_of(answer, spec)
         return text.split(self.config.stop)[0].strip() if self.config.stop else text
 
-    def _sentinels(self, spec: InputSpec) -> list[int]:
+    def _sentinels(self, spec: InputSpec) -> tuple[int, ...]:
         """Return the sentinels that mark the answer of an encoder-decoder; none if it writes the answer alone."""
         if spec.family != "encoder-decoder" or self.config.blank == "none":
-            return []
+            return ()
         require_blank(spec, self.config.blank)
         return sentinels(spec.tokenizer)

@@ -36,10 +36,19 @@ _CLASSES = {
 """The auto class with the pre-training head, by family."""
 
 
-class Prompted:
-    """A task whose predictions are the log-probabilities of words; comes before the task's class among the bases."""
+class Untrained:
+    """A task that only reads what a model has learned; comes before the task's class among the bases."""
 
     learns: ClassVar[bool] = False
+
+    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """Raise: prompting has no training loss."""
+        raise NotImplementedError("prompting has no training loss")
+
+
+class Prompted(Untrained):
+    """A task whose predictions are the log-probabilities of words; comes before the task's class among the bases."""
+
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder", "encoder-decoder")
     paddings: ClassVar[Mapping[str, Padding]] = {
         "input_ids": Padding(mask="attention_mask"),
@@ -55,10 +64,6 @@ class Prompted:
     def head_settings(self) -> dict[str, Any]:
         """Return no settings: the pre-training head is used."""
         return {}
-
-    def loss(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Raise: prompting has no training loss."""
-        raise NotImplementedError("prompting has no training loss")
 
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Return the log-probabilities of each feature's words."""

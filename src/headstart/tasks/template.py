@@ -159,7 +159,7 @@ class PromptEncoder:
         blank: list[int] = []
         written: list[int] = []
         if self.blank == "sentinel":
-            blank = written = sentinels(self.spec.tokenizer)[:1]
+            blank = written = list(sentinels(self.spec.tokenizer)[:1])
         elif self.blank == "mask":
             blank, written = [self.spec.tokenizer.mask_token_id], [*(self.prefix * self.spec.target_cls), *start]
         else:

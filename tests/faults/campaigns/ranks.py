@@ -5,6 +5,7 @@ The processes are started by the command line's own launcher, which is torch's e
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -42,7 +43,7 @@ def campaign(ground: Ground, count: int, seed: int = 0, subject: str = "masked_l
     return found
 
 
-def stopped(ground: Ground, subject: str = "masked_lm", look: Callable[[int], None] = lambda _: None) -> Found:
+def stopped(ground: Ground, subject: str = "masked_lm", look: Callable[[int], None] | None = None) -> Found:
     """Send SIGTERM to the launcher of a run in progress, and start the run again.
 
     `look` is called with the number of the launcher's process again and again, from its start to its end.
@@ -50,16 +51,10 @@ def stopped(ground: Ground, subject: str = "masked_lm", look: Callable[[int], No
     found, reference = Found("SIGTERM to the launcher", "saves, exits with 75"), _reference(ground, subject)
     folder = ground.fresh("launched")
     job, log = _launch(ground, subject, folder, restarts=3)
-    deadline = time.monotonic() + 240
-    while job.poll() is None and _last_step(folder) < STEPS // 3 and time.monotonic() < deadline:
-        look(job.pid)
-        _pause(job, 0.1)
+    _wait_for_step(job, folder, STEPS // 3, time.monotonic() + 240, look)
     assert job.poll() is not None or _last_step(folder) >= STEPS // 3, log.read_text()
     job.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 120
-    while job.poll() is None and time.monotonic() < deadline:
-        look(job.pid)
-        _pause(job, 0.1)
+    _wait_for_step(job, folder, math.inf, time.monotonic() + 120, look)
     code, found.count = job.poll(), 1
     if code != 75:
         found.failures.append(f"exited with {code}: {log.read_text()[-800:]}")
@@ -107,10 +102,14 @@ def _kill_ranks(job: subprocess.Popen[bytes], folder: Path, rng: random.Random, 
     return kills
 
 
-def _wait_for_step(job: subprocess.Popen[bytes], folder: Path, step: int, deadline: float) -> None:
-    """Poll the log of a run until a step, the end of the job or a deadline."""
+def _wait_for_step(
+    job: subprocess.Popen[bytes], folder: Path, step: float, deadline: float, look: Callable[[int], None] | None = None
+) -> None:
+    """Poll the log of a run until a step, the end of the job or a deadline; `look` is called each time."""
     while job.poll() is None and _last_step(folder) < step and time.monotonic() < deadline:
-        _pause(job, 0.01)
+        if look is not None:
+            look(job.pid)
+        _pause(job, 0.01 if look is None else 0.1)
 
 
 def _pause(job: subprocess.Popen[bytes], seconds: float) -> None:

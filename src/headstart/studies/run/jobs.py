@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def _run_probe(node: Node, output: Path, work: Path) -> None:
         _publish(node, output, {"left_out": reason.found})
         return
     for name, path in probe.files().items():
-        _require_content(path, artifact.sha256(path), node.inputs.get(name))
+        _require_content(path, partial(artifact.sha256, path), node.inputs.get(name))
     _publish(node, output, {"scores": [_figure(score) for score in scores], "cost": meter.tag().to_dict()})
 
 
@@ -200,12 +200,13 @@ def _require_unchanged(node: Node) -> None:
     for split in SPLITS:
         source = data.source(split)
         if source is not None:
-            _require_content(locate(source), locate(source).sha256(), node.inputs.get(split))
+            located = locate(source)
+            _require_content(located, located.sha256, node.inputs.get(split))
 
 
-def _require_content(name: object, content: str, known: str | None) -> None:
-    """Raise if the hash of a file does not begin with the one that a cell has of it."""
-    if known is not None and not content.startswith(known):
+def _require_content(name: object, content: Callable[[], str], known: str | None) -> None:
+    """Raise if the hash of a file does not begin with the one that a cell has of it; without one, nothing is hashed."""
+    if known is not None and not content().startswith(known):
         raise DataError(
             f"{name} was changed after the study began",
             do="Run the study again: the changed file belongs to other cells",

@@ -165,18 +165,20 @@ def _group(node: Node) -> str:
 def _name(node: Node, graph: Graph) -> str:
     recipe = node.recipe
     if node.kind == "finetune":
-        start = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
-        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {start}"
+        return f"{recipe['adaptation']['name']} on {_short(recipe['data']['test'])} from {_start(node, graph)}"
     if node.kind == "probe":
-        start = _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(recipe["model"])
-        return (
-            f"probe {recipe['probe']} of {'the untrained network of ' * (recipe['untrained_seed'] is not None)}{start}"
-        )
+        network = "" if recipe["untrained_seed"] is None else "the untrained network of "
+        return f"probe {recipe['probe']} of {network}{_start(node, graph)}"
     if node.kind == "baseline":
         return f"{recipe['baseline']} on {_short(recipe['data']['test'])}"
     if node.kind == "overlap":
         return f"overlap of {_short(recipe['test'])} with the corpus"
     return f"{node.kind} {recipe['objective']['name']}"
+
+
+def _start(node: Node, graph: Graph) -> str:
+    """Return the name of the model that a cell starts from: a pre-training of the study, or a checkpoint."""
+    return _name(graph.nodes[node.parents[0]], graph) if node.parents else _short(node.recipe["model"])
 
 
 def _short(path: str) -> str:
