@@ -1,9 +1,9 @@
 PYTHON ?= python
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types imports test fast coverage ci lowest requirements data quickstart faults fuzz sbom licenses audit docs site release clean
+.PHONY: help install lint format types imports test fast coverage ci lowest requirements data quickstart faults fuzz sbom licenses audit docs site site-check release clean
 
 help:        ## list the targets
-	@grep -E '^[a-z]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+: +.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 install:     ## install the package in place with the development tools
 	sed -nE 's/^([^ ]+==[^ ;]+).*/\1/p' .ci/requirements.txt | $(PYTHON) -m pip install -c /dev/stdin -e '.[dev]'
 lint:        ## report lint errors and unformatted lines
@@ -45,6 +45,8 @@ docs:        ## write the generated pages: docs/help.md, docs/support.md, docs/r
 	$(PYTHON) docs/make_help.py && $(PYTHON) docs/make_support.py && $(PYTHON) docs/make_reference.py && $(PYTHON) docs/make_tree.py
 site:        ## build the documentation into site/; a warning is an error; needs the extra `site`
 	$(PYTHON) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --jobs auto --quiet docs site
+site-check:  ## check the built site: HTML, links, accessibility in a browser; needs node, lychee and a Chromium
+	.ci/site/check
 release:     ## build, check and hash what is published, into dist/; two builds must be equal
 	.ci/release
 clean:       ## remove builds and caches; runs/ stays

@@ -13,7 +13,7 @@ import torch
 from headstart.core import config
 from headstart.core.data import Sample
 from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
-from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, shuffle_of
 from headstart.stages.pretrain.prepare import Prepared, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens import tokenizer
@@ -62,7 +62,8 @@ class Ours:
         self.prepared, shape = prepared, self.objective.row_shape(self.length)
         train = self.opened(prepared.corpora[0].train)
         self.rows = cut(train, self.vocabulary, shape)
-        corpora = [CorpusRows("", 1.0, self.rows, train.is_remote)]
+        shuffle = shuffle_of(filled.training, train.tokens / len(self.rows))
+        corpora = [CorpusRows("", 1.0, self.rows, train.is_remote, shuffle)]
         self.held_out = [CorpusRows("", 1.0, cut(prepared.corpora[0].validation, self.vocabulary, shape))]
         self.module = build_model(filled, self.vocabulary, self.objective)
         self.model = self.objective.parts(self.module)[""]

@@ -26,6 +26,7 @@ _OVERRIDES = (
     "warm_start=null", "training.torch_compile=false", "training.optim=adamw", "training.report_to=none",
     f"corpus={{files: ['{DATA}/corpora/eltec-novels/*.parquet'], validation: 0.05, prepared: runs/prepared-novels}}",
 )  # fmt: skip
+_BUFFERED = ("training.shuffle_buffer_tokens=1048576", "training.shuffle_block_tokens=131072")
 _SERVER = """
 import random, sys, threading
 from pathlib import Path
@@ -57,18 +58,19 @@ def store(folder: Path) -> Iterator[str]:
 class Remote(Ours):
     """Headstart's loop on shards of which only the small files are local."""
 
-    def __init__(self, address: str, cached: float) -> None:
+    def __init__(self, address: str, cached: float, *overrides: str) -> None:
         """Take the address of the token files and the fraction of them that the cache holds."""
         self.address, self.cached = address, cached
         self.cache: Any = None
-        super().__init__(*_OVERRIDES)
+        super().__init__(*_OVERRIDES, *overrides)
 
     def opened(self, shards: Shards) -> Shards:
         """Open the tokens at the address."""
         names = sorted(path.name for path in shards.folder.glob("tokens-*.bin"))
         objects = [stores.list_objects(f"{self.address}/{name}").objects[0] for name in names]
         limit = int(self.cached * sum(stored.size for stored in objects))
-        self.cache = BlockCache(objects, limit, Path(tempfile.mkdtemp()))
+        stretch = self.recipe.training.stretch * np.dtype(shards.counts["dtype"]).itemsize
+        self.cache = BlockCache(objects, limit, Path(tempfile.mkdtemp()), stretch)
 
         def open_tokens(name: str, dtype: np.dtype[Any], length: int) -> RemoteArray:
             return RemoteArray(self.cache, names.index(name), dtype)
@@ -82,8 +84,8 @@ def main() -> None:
     local = Ours(*_OVERRIDES)
     folder = local.prepared.corpora[0].train.folder
     with store(folder) as address:
-        for cached in (1.0, 0.25):
-            remote = Remote(address, cached)
+        for cached, overrides in ((1.0, ()), (0.25, ()), (0.25, _BUFFERED)):
+            remote = Remote(address, cached, *overrides)
             steps = local.warm_up(options.quick)
             remote.warm_up(options.quick)
             rates = in_turns(
@@ -92,7 +94,8 @@ def main() -> None:
                 local=lambda: local.tokens_per_second(steps),  # noqa: B023
             )
             report(
-                f"pre-training from a store, the cache holds {cached:.0%} of the tokens", rates["remote"],
+                f"pre-training from a store, the cache holds {cached:.0%} of the tokens"
+                + (", rows shuffled in buffers" if overrides else ""), rates["remote"],
                 rates["local"], GOAL, "tokens/s", cache_limit_bytes=remote.cache.limit_bytes,
                 cache_bytes=remote.cache.disk_bytes(),
             )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def sections_of(node: dict[str, Any], definitions: dict[str, Any]) -> Iterator[t
         yield "", definitions[node["$ref"].rpartition("/")[2]]
     for each in node.get("anyOf", []):
         yield from sections_of(each, definitions)
+    if isinstance(node.get("additionalProperties"), dict):
+        yield from ((".NAME", section) for _, section in sections_of(node["additionalProperties"], definitions))
     if node.get("type") == "array" and isinstance(node.get("items"), dict):
         yield from (("[]", section) for _, section in sections_of(node["items"], definitions))
 
@@ -76,7 +79,8 @@ def rows(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "", 
         below = [each for each in sections_of(node, definitions) if "properties" in each[1]]
         default = "required" if name in required else "" if below else f"`{json.dumps(node.get('default'))}`"
         meaning = node.get("description") or " ".join(each[1].get("description", "") for each in below)
-        yield prefix + name, kind_of(node, definitions), default, " ".join(meaning.split())
+        meaning = re.sub(r"<(?=[A-Za-z])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\<", " ".join(meaning.split()))  # no HTML tag
+        yield prefix + name, kind_of(node, definitions), default, meaning
         for suffix, section in below:
             yield from rows(section, definitions, f"{prefix}{name}{suffix}.")
 

@@ -5,9 +5,9 @@
     python recipes/data.py --list           what there is, from where, and what is present
 
 Sets are written to the folder ``--to``; without it, to the folder that ``HEADSTART_DATA`` names, or to ``data``. Tasks
-go to ``tasks/NAME``, corpora to ``corpora/NAME``, minimal pairs to ``probes`` and word vectors to ``vectors``. A file
-that is there already stays as it is. Every new file is checked against the columns and the number of rows in the table
-``SETS`` below.
+go to ``tasks/NAME``, corpora to ``corpora/NAME``, minimal pairs, facts and passages to ``probes``, and word vectors to
+``vectors``. A file that is there already stays as it is. Every new file is checked against the columns and the number
+of rows in the table ``SETS`` below.
 
 Most files come from GitHub at a fixed commit, so that they stay the same. A set is marked ``verified`` if all its files
 were seen in the repository at that commit; of three, the training files of agnews, ud-ewt-pos and e2e-nlg, only name
@@ -195,6 +195,36 @@ def conll(token: int = 0, tag: int = 1) -> Reader:
     return read
 
 
+def trees(path: Path) -> Iterator[Row]:
+    """Read sentences of CoNLL-U with tags, heads (1 is the first token, 0 the root) and relations."""
+    rows: list[list[str]] = []
+    name = ""
+    for line in [*read_lines(path), ""]:
+        fields = line.split("\t")
+        if line.startswith("# sent_id = "):
+            name = line.partition("= ")[2].strip()
+        elif fields[0].isdigit():
+            rows.append(fields)
+        elif not line.strip() and rows:
+            tokens, tags, heads, relations = ([row[column] for row in rows] for column in (1, 3, 6, 7))
+            row = {"id": name, "tokens": tokens, "tags": tags, "heads": [*map(int, heads)], "relations": relations}
+            yield row
+            rows = []
+
+
+def wikiann(path: Path) -> Iterator[Row]:
+    """Read one token per line as ``conll`` does, without the language before each token."""
+    for row in conll()(path):
+        yield {"tokens": [token.partition(":")[2] for token in row["tokens"]], "tags": row["tags"]}
+
+
+def passages(path: Path) -> Iterator[Row]:
+    """Read one JSON object with a text per line."""
+    for line in read_lines(path):
+        if line.strip():
+            yield {"text": json.loads(line)["text"]}
+
+
 def trec(path: Path) -> Iterator[Row]:
     """Read questions behind their class, ``COARSE:fine``, of which the coarse one is kept."""
     for row in before(" ", "label", "text")(path):
@@ -337,6 +367,23 @@ def make_blimp(fetch: Fetch) -> dict[str, list[Row]]:
     return {"blimp.parquet": [{column: pair[name] for column, name in names.items()} for pair in pairs]}
 
 
+def make_facts(fetch: Fetch) -> dict[str, list[Row]]:
+    """Take the first 400 facts of each relation that has a pattern, and the first pattern."""
+    pattern = r"[^/]+/data/(?:pattern_data/)?(graphs_json|trex_lms_vocab)/(P\d+)\.jsonl"
+    found = {
+        (match[1], match[2]): [json.loads(line) for line in lines.splitlines() if line.strip()]
+        for match, lines in members(fetch(PARAREL), pattern)
+    }
+    relations = sorted(relation for folder, relation in found if folder == "graphs_json")
+    rows = []
+    for relation in relations:
+        first = found["graphs_json", relation][0]["pattern"]
+        for fact in found.get(("trex_lms_vocab", relation), [])[:400]:
+            sides = {"subject": fact["sub_label"], "object": fact["obj_label"]}
+            rows.append({"relation": relation, "pattern": first, **sides})
+    return {"facts.parquet": rows}
+
+
 def make_comve(fetch: Fetch) -> dict[str, list[Row]]:
     """Put the statement that makes sense first or second, at random."""
     read = comma(header=True, right=0, wrong=1)
@@ -447,9 +494,11 @@ EWT = "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a94
 GLOVE = "https://nlp.stanford.edu/data/glove.6B.zip"
 GOEMOTIONS = "google-research/google-research/2adf640a14f11025ae5a9d0ec493b78530d276d3/goemotions/data/"
 IMDB = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
+LAMBADA = "cybertronai/bflm/620fff70127e0a7c741ee229ed2e33e25dd5185a/lambada_test.jsonl"
 MRPC = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/para/msr/msr-para-"
 NEW_WIKI = "modestyachts/squadshifts-website/b7cc4d50af791c36c49417fb94dd739d6a9e7bef/datasets/new_wiki_v1.0.json"
 NLI = "acmi-lab/counterfactually-augmented-data/6f232a1d2a11462a30ce08fb4825b734ab30828e/NLI/all_combined/"
+PARAREL = f"{ARCHIVE}/yanaiela/pararel/tar.gz/cb5554678457beb5ac163d888f1ce8cf174b3f0b"
 QNLI = "SJTUDuWei/Poisoned-Prompt-Tuning/9fa25e0e7a0d5e18b6a6cfa7c4c743f63b2eb1c8/data/qnli/"
 RTE = "marcwww/nlu_eval/ccd55c37de74ebd86c70ae58f67dceb0aa444f43/data/RTE/"
 SCITLDR = "allenai/scitldr/5ccad9c00a60ad75c9e04abf7f27d0f53f983b20/SciTLDR-Data/SciTLDR-A/"
@@ -462,6 +511,7 @@ STS = "brmson/dataset-sts/e1d3375f5b3bc24f21aa4e46f96eb379e9fc1081/data/sts/seme
 STSB = "PhilipMay/stsb-multi-mt/30de0dec4ee199b7f42351d3f1a0b19592955385/data/stsb-en-"
 TATOEBA = "Helsinki-NLP/Tatoeba-Challenge/d34a89ac102fd236503a1911dd1050564bf4e682/data/"
 WIC = "https://pilehvar.github.io/wic/package/WiC_dataset.zip"
+WIKIANN = "davidsbatista/NER-datasets/db7ff3ca4ba1df39907f8bdc036a556fed5ecde7/WikiANN/en/"
 WIKIPEDIA = f"{ARCHIVE}/jason-feng/wikiVisual/tar.gz/1c0fac92f29f17c1603bfffbe864e0dfdff66897"
 WIKITEXT = "Hongcheng-Gao/RobTest-Demo/ed917c2546bda37908f65e417d28722520eac615/data/wikitext-103/wiki."
 WNUT = "leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603/"
@@ -539,6 +589,8 @@ SETS: dict[str, Set] = dict([
     task("sick", SICK, (4500, 500, 4927), SCORED, tsv(sentence1=1, sentence2=2, score=3),
          "train.txt trial.txt test_annotated.txt"),
     task("ud-ewt-pos", EWT, (12544, 2001, 2077), "tokens tags", conll(token=1, tag=3), SPLITS.format("conllu")),
+    task("ud-ewt-trees", EWT, (0, 2001, 2077), "id tokens tags heads relations", trees, "dev.conllu test.conllu"),
+    task("wikiann/en", WIKIANN, (20000, 10000, 10000), "tokens tags", wikiann, "train dev test"),
     task("wnut17", WNUT, (3394, 1009, 1287), "tokens tags", conll(),
          "wnut17train.conll emerging.dev.conll emerging.test.annotated"),
     task("squad", SQUAD, (7938, 10570, 0), "id context question answers", make_squad),
@@ -556,6 +608,10 @@ SETS: dict[str, Set] = dict([
            files(text, WIKITEXT, dict(zip(TOKENS, ("valid.tokens", "test.tokens"), strict=True)))),
     ("blimp", Set("probes", ("uid", "field", "term", "good", "bad"), {"blimp.parquet": 67000}, make_blimp, BLIMP,
                   verified=True)),
+    ("facts", Set("probes", ("relation", "pattern", "subject", "object"), {"facts.parquet": 14813}, make_facts, PARAREL,
+                  verified=True)),
+    ("lambada", Set("probes", ("text",), {"lambada.parquet": 5153},
+                    files(passages, LAMBADA, {"lambada.parquet": ""}), LAMBADA, verified=True)),
     ("glove", Set("vectors", ("words", "vectors"), {"glove-6b-50d-top50k.npz": 50000}, make_glove, GLOVE, False)),
 ])
 # fmt: on

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from pages import headstart, is_finished, read, score, write
 
-from headstart.core.markdown import markdown_table
+from headstart.core.pages.markdown import markdown_table
 from headstart.evaluation import metrics
 from headstart.evaluation.report.facts import evaluate_rows
 from headstart.evaluation.report.predicted import Predicted

@@ -22,7 +22,7 @@ import torch
 from pages import headstart, write
 from transformers import AutoModel, AutoTokenizer
 
-from headstart.core.markdown import markdown_table
+from headstart.core.pages.markdown import markdown_table
 from headstart.evaluation.label_errors import average_scores, find_label_errors
 from headstart.stages.finetune.error_page import read_scores
 

@@ -21,7 +21,7 @@ from pages import score, write
 from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 
-from headstart.core.markdown import markdown_table
+from headstart.core.pages.markdown import markdown_table
 from headstart.evaluation.significance import interval
 from headstart.stages.label import strategies
 from headstart.stages.label.strategies import STRATEGIES, Strategy

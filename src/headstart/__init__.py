@@ -19,14 +19,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from headstart.stages.runs.result import CorpusRun, ExportRun, FinetuneRun, IndexRun, PretrainRun, ProbeRun
+    from headstart.stages.runs.result import (
+        CorpusRun,
+        ExportRun,
+        FinetuneRun,
+        IndexRun,
+        MultitaskRun,
+        PretrainRun,
+        ProbeRun,
+    )
     from headstart.studies.advise.run import Advice
     from headstart.studies.result import StudyRun
 
 __version__ = "0.1.0"
 __all__ = [
-    "advise", "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "plan", "predict",
-    "pretrain", "probe", "search", "study",
+    "advise", "build_corpus", "evaluate", "export", "finetune", "generate", "index", "load", "multitask", "plan",
+    "predict", "pretrain", "probe", "search", "study",
 ]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
@@ -84,6 +92,15 @@ def finetune(recipe: Recipe, *overrides: str, quiet: bool = False) -> FinetuneRu
     from headstart.stages.runs.result import FinetuneRun
 
     return FinetuneRun(stage.run(_filled(recipe, FinetuneRecipe, overrides), quiet))
+
+
+def multitask(recipe: Recipe, *overrides: str, quiet: bool = False) -> MultitaskRun:
+    """Train several tasks together and return the run, whose `tasks` are Hugging Face models with one body."""
+    from headstart.stages.multitask import run as stage
+    from headstart.stages.multitask.recipe import MultitaskRecipe
+    from headstart.stages.runs.result import MultitaskRun
+
+    return MultitaskRun(stage.run(_filled(recipe, MultitaskRecipe, overrides), quiet))
 
 
 def plan(recipe: Recipe, *overrides: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from headstart.core import config
 from headstart.core.errors import ArtifactError, RecipeError, shorten
 from headstart.stages.corpus.recipe import CorpusRecipe
 from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.multitask.recipe import MultitaskRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION
 from headstart.stages.search.recipe import IndexRecipe
@@ -20,7 +21,8 @@ from headstart.studies.definition import Study
 
 def by_verb() -> dict[str, type[BaseModel]]:
     """Return the recipe class of each verb that takes a recipe."""
-    return {recipe.verb: recipe for recipe in (CorpusRecipe, PretrainRecipe, FinetuneRecipe, IndexRecipe, Study)}
+    kinds = (CorpusRecipe, PretrainRecipe, FinetuneRecipe, MultitaskRecipe, IndexRecipe, Study)
+    return {recipe.verb: recipe for recipe in kinds}
 
 
 def verb_of(raw: Mapping[str, Any]) -> str:
@@ -31,7 +33,7 @@ def verb_of(raw: Mapping[str, Any]) -> str:
     raise RecipeError(
         f"the recipe belongs to no verb; its sections are {shorten(', '.join(map(str, raw)), 200) or 'none'}",
         allowed="A corpus recipe has `sources`, a pretrain recipe an `objective`, a finetune recipe a `task`, "
-        "an index recipe `passages`, a study a `question`",
+        "a multitask recipe `tasks`, an index recipe `passages`, a study a `question`",
     )
 
 

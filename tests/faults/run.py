@@ -30,6 +30,7 @@ from campaigns import (
     environment,
     full_disk,
     kills,
+    nodes,
     ranks,
     signals,
     store_faults,
@@ -47,9 +48,12 @@ RECORDS = PAGE.with_suffix(".json")
 # The rows of the page in order: the campaign and its number of faults.
 CAMPAIGNS: dict[str, tuple[Callable[[Ground, int], Found], int]] = {
     "kills": (kills.campaign, 200),
+    "background": (kills.background, 100),
     "verbs": (verbs.campaign, 200),
     "syscalls": (lambda ground, count: syscalls.campaign(ground, None if count == 10_000 else count), 10_000),
     "ranks": (ranks.campaign, 50),
+    "nodes": (nodes.campaign, 20),
+    "partitions": (nodes.partitions, 3),
     "worlds": (lambda ground, count: worlds.campaign(ground, worlds.WORKERS[: max(1, count // 4)]), 12),
     "corruption": (corruption.campaign, 1000),
     "numbers": (bad_numbers.campaign, 100),

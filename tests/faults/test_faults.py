@@ -18,6 +18,12 @@ def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(ground, sub
     assert_survived(kills.campaign(ground, 2, seed=len(subject), subjects=(subject,)), 2)
 
 
+def test_a_run_killed_while_it_saves_in_the_background_loses_two_steps_at_most(ground):
+    from campaigns import kills
+
+    assert_survived(kills.background(ground, 2, subjects=("causal_lm",)), 2)
+
+
 def test_a_run_killed_at_a_system_call_of_a_save_is_readable(ground):
     from campaigns import syscalls
 
@@ -42,6 +48,25 @@ def test_the_launcher_restarts_a_job_after_a_rank_was_killed(ground):
     from campaigns import ranks
 
     assert_survived(ranks.campaign(ground, 1), 1)
+
+
+@pytest.mark.long
+def test_three_nodes_continue_without_the_fourth_and_with_it_again(ground):
+    """Each start waits for torch's rendezvous; the short form is a killed rank, above."""
+    from campaigns import nodes
+
+    if reason := nodes.namespaces.missing():
+        pytest.skip(reason)
+    assert_survived(nodes.campaign(ground, 1), 1)
+
+
+@pytest.mark.long
+def test_a_node_that_is_cut_off_for_a_while_does_not_end_the_run(ground):
+    from campaigns import nodes
+
+    if reason := nodes.namespaces.missing():
+        pytest.skip(reason)
+    assert_survived(nodes.partitions(ground, 1), 1)
 
 
 def test_on_sigterm_the_launcher_lets_its_ranks_save_and_exits_with_75(ground):

@@ -1,4 +1,7 @@
-"""The course: its checks hold, its commands and files exist, and its figures are those of the results."""
+"""The course: its checks hold, its commands and files exist, and its figures are those of the results.
+
+Every concept has a picture, which the script beside it draws, and every page a lesson.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ COURSE = ROOT / "docs" / "course"
 PAGES = sorted(COURSE.glob("*.md"))
 TOPICS = [page for page in PAGES if page.name[0].isdigit()]
 FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w,]*\d)")
+SCALE = {"0.5", "0.8", "100"}
+"""Figures of pictures that name a scale or a threshold, and measure nothing."""
 WITH_RECIPE = {"pretrain", "finetune", "plan", "corpus", "study"}
 
 
@@ -73,3 +78,35 @@ def test_a_wrong_figure_is_found():
     page = COURSE / "which-method.md"
     assert untraced("SST-2 with 16: 83.0 ([prompting](../results/prompting.md))", page) == []
     assert untraced("SST-2: 83.7 ([prompting](../results/prompting.md))", page) == ["83.7"]
+
+
+@pytest.mark.parametrize("page", TOPICS, ids=lambda page: page.stem)
+def test_every_concept_has_its_picture(page):
+    """One picture for each row of the table, in its order; a figure in a picture is one of the table."""
+    text = page.read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[([^:\]]+): [^\]]+\]\((pictures/[^)]+)\)", text)
+    assert [concept for concept, _ in pictures] == [row[0] for row in rows(page)[1:]]
+    for concept, name in pictures:
+        drawing = (COURSE / name).read_text(encoding="utf-8")
+        assert f">{concept}</text>" in drawing.replace("&#39;", "'")
+        figures = re.findall(r"\d+\.\d+|\d[\d,]{2,}", re.sub(r"<[^>]*>", " ", drawing.partition("</style>")[2]))
+        table = " ".join(next(row for row in rows(page) if row[0] == concept))
+        assert not [figure for figure in figures if figure not in table and figure not in ("0.5", "0.8", "100")], (
+            concept
+        )
+
+
+def test_the_pictures_are_what_the_script_draws(load_script, monkeypatch):
+    """A changed color of `picture.css` is a reason to run the script again."""
+    monkeypatch.syspath_prepend(COURSE)
+    drawn = {name: svg for _, name, _, svg in load_script("docs/course/make_pictures.py").pictures()}
+    shown = {path.name: path.read_text(encoding="utf-8") for path in (COURSE / "pictures").glob("*.svg")}
+    assert drawn == shown, "run `python docs/course/make_pictures.py`"
+
+
+@pytest.mark.parametrize("page", TOPICS, ids=lambda page: page.stem)
+def test_every_page_has_a_lesson_that_the_index_lists(page):
+    lessons = re.findall(r"\((lessons/\w+\.py)\)", page.read_text(encoding="utf-8"))
+    index = (COURSE / "index.md").read_text(encoding="utf-8")
+    assert lessons and all((COURSE / lesson).is_file() for lesson in lessons)
+    assert all(f"]({lesson})" in index and f"python docs/course/{lesson}" in index for lesson in lessons)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
+import tarfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +42,8 @@ PROMPT = "Choose the answer to the question: Which?\n\nAnswer1: this Answer2: th
 QUESTION = {"id": "q", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
 ARTICLE = {"paragraphs": [{"context": "Ann did.", "qas": [QUESTION]}]}
 UD = "# text = I'm off\n1-2\tI'm\t_\t_\n1\tI\tI\tPRON\n2\t'm\tbe\tAUX\n2.1\tgone\t_\tVERB\n3\toff\toff\tADV\n"
+EDGES = {"heads": [3, 0], "relations": ["nsubj", "root"]}
+TREE = "# sent_id = s-1\n1-2\tI'm\t_\n1\tI\tI\tPRON\tPRP\t_\t3\tnsubj\n3\toff\toff\tADV\tRB\t_\t0\troot\n\n"
 LAYOUTS = {
     "tsv": (lambda d: d.tsv(text=0, label=1), 'text\tlabel\r\nso "so \t0\r\n', [{"text": 'so "so', "label": 0}]),
     "tsv-bare": (lambda d: d.tsv(header=False, text=2, label=1), "a\tno\tb\n\n", [{"text": "b", "label": "no"}]),
@@ -52,6 +56,9 @@ LAYOUTS = {
     "numbers": (lambda d: d.goemotions, "so\t0,27\tid1\n\n", [{"text": "so", "labels": ["admiration", "neutral"]}]),
     "conll": (lambda d: d.conll(), "a\tO\nB\tB-x\n\t\n\nc\tO", [sentence("a B", "O B-x"), sentence("c", "O")]),
     "conllu": (lambda d: d.conll(token=1, tag=3), UD, [sentence("I 'm off", "PRON AUX ADV")]),
+    "trees": (lambda d: d.trees, TREE, [{"id": "s-1", **sentence("I off", "PRON ADV"), **EDGES}]),
+    "language": (lambda d: d.wikiann, "en:a\tO\nen::\tB-x\n", [sentence("a :", "O B-x")]),
+    "passages": (lambda d: d.passages, '{"text": "a\\n\\u2028b"}\n', [{"text": "a\n\u2028b"}]),
     "jsonl": (lambda d: d.scitldr, '{"source": ["A", "B"], "target": ["x", "y"]}', [{"source": "A B", "target": "x"}]),
     "prompts": (
         lambda d: d.choices,
@@ -83,6 +90,21 @@ def test_wics_sentences_are_joined_with_their_labels(data, tmp_path):
     first = {"word": "go", "sentence1": "We go .", "sentence2": "Go on .", "indexes": "1-0", "label": "F"}
     assert list(made) == ["train.parquet", "validation.parquet", "test.parquet"]
     assert made["test.parquet"][0] == first and made["test.parquet"][1]["label"] == "T"
+
+
+def test_facts_get_the_first_pattern_of_their_relation(data, tmp_path):
+    files = {
+        "data/pattern_data/graphs_json/P1.jsonl": '{"pattern": "[X] is [Y]."}\n{"pattern": "[Y] is [X]."}\n',
+        "data/trex_lms_vocab/P1.jsonl": '{"sub_label": "A", "obj_label": "b"}\n' * 401,
+        "data/trex_lms_vocab/P2.jsonl": '{"sub_label": "C", "obj_label": "d"}\n',
+    }
+    with tarfile.open(tmp_path / "facts.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"pararel-1/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode("utf-8")))
+    rows = data.make_facts(lambda _: tmp_path / "facts.tar.gz")["facts.parquet"]
+    assert rows == [{"relation": "P1", "pattern": "[X] is [Y].", "subject": "A", "object": "b"}] * 400
 
 
 def test_the_table_has_every_set_that_recipes_and_studies_name(data):

@@ -57,6 +57,9 @@ def _computed() -> dict[tuple[str, str], Callable[[], list[Pattern]]]:
         return [Pattern("python", found.pattern_of(target), use="fullmatch") for target in [*found.PARTS, "dense.x"]]
 
     return {
+        ("training.devices", "pattern"): lambda: [
+            Pattern("python", text, re.IGNORECASE) for text, _ in module("training.devices")._PEAKS
+        ],
         ("corpus.clean.personal", "_PATTERNS[kind].gate"): lambda: [
             Pattern("native", definition.gate) for definition in module("corpus.clean.personal")._PATTERNS.values()
         ],

@@ -14,13 +14,17 @@ from headstart.core.config import Section
 from headstart.core.errors import RecipeError
 from headstart.stages.corpus.recipe import CorpusRecipe
 from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.multitask.recipe import MultitaskRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.search.recipe import IndexRecipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for pattern in ("*.yaml", "*.yml") for path in (ROOT / "recipes").rglob(pattern))
 SETS = re.compile(r"HEADSTART_DATA[^}]*\}/(?:tasks|corpora)/([\w/-]+)/[^/\s]+")
-BY_SECTION = {"sources": CorpusRecipe, "objective": PretrainRecipe, "task": FinetuneRecipe, "passages": IndexRecipe}
+BY_SECTION = {
+    "sources": CorpusRecipe, "objective": PretrainRecipe, "task": FinetuneRecipe, "tasks": MultitaskRecipe,
+    "passages": IndexRecipe,
+}  # fmt: skip
 
 
 def model_of(path: Path) -> type[Section]:
@@ -65,7 +69,7 @@ def test_outputs_differ():
 
 
 def test_every_set_that_is_not_shipped_is_described():
-    files = [*RECIPES, *(ROOT / "studies").glob("*.yaml")]
+    files = [*RECIPES, *(ROOT / "studies").rglob("*.yaml")]
     found = {name for path in files for name in SETS.findall(path.read_text(encoding="utf-8"))}
     described = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
     assert found and not sorted(name for name in found if f"| `{name}` |" not in described)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import shutil
 import subprocess
 import sys
@@ -128,3 +130,26 @@ def test_publishing_needs_no_stored_token():
     publish = workflow["jobs"]["publish"]
     assert publish["permissions"]["id-token"] == "write" and publish["environment"] == "pypi"
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("licenses", "refused"),
+    [
+        ([{"license": {"id": "MIT"}}], False),
+        ([{"expression": "MPL-1.1 OR GPL-2.0-only OR LGPL-2.1-or-later"}], False),
+        ([{"license": {"id": "LGPL-2.1-only"}}], False),
+        ([{"license": {"name": "GNU Lesser General Public License v3 (LGPLv3)"}}], False),
+        ([{"license": {"id": "AGPL-3.0-only"}}], True),
+        ([{"license": {"name": "GNU General Public License v3 (GPLv3)"}}], True),
+        ([], True),
+    ],
+)
+def test_a_license_that_cannot_be_used_freely_is_refused(load_script, tmp_path, monkeypatch, licenses, refused):
+    script = load_script(".ci/licenses.py")
+    component = {"name": "package", "version": "1.0", "licenses": licenses}
+    assert bool(script.problem(component)) is refused
+    (tmp_path / "sbom.json").write_text(json.dumps({"components": [component]}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["licenses.py", str(tmp_path / "sbom.json"), str(tmp_path / "licenses.csv")])
+    with pytest.raises(SystemExit) if refused else contextlib.nullcontext():
+        script.main()
+    assert (tmp_path / "licenses.csv").read_text(encoding="utf-8").startswith("package,version,license\npackage,1.0,")

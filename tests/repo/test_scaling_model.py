@@ -31,7 +31,7 @@ MACHINES = model.Cluster(
     node_latency=1e-6, network_latency=1e-5, disk_bytes_per_second=1e9, hashed_bytes_per_second=1e9, memory=1e11,
 )  # fmt: skip
 devices = st.integers(1, 2048)
-kinds = st.sampled_from(["ddp", "fsdp"])
+kinds = st.sampled_from(["ddp", "fsdp", "hsdp"])
 
 
 def test_parameters_and_flops_by_hand():
@@ -68,6 +68,39 @@ def test_sharding_saves_memory_and_never_sends_less_than_replicas(count):
     assert shared.sent >= 0.99 * whole.sent and shared.checkpoint <= whole.checkpoint
 
 
+def test_hsdp_shards_inside_nodes_and_reduces_between_them():
+    one, flat, hybrid = (
+        model.step(NETWORK, MACHINES, kind, count, 1e6) for kind, count in (("hsdp", 8), ("fsdp", 64), ("hsdp", 64))
+    )
+    assert one == model.step(NETWORK, MACHINES, "fsdp", 8, 1e6), "on one node it is FSDP"
+    inside = (4 * (2 * 4_000_000 + 500_000) + 4 * 4_500_000) * 7 / 8
+    between = 2 * 4 * 4_500_000 / 8 * 7 / 8
+    assert hybrid.sent == pytest.approx(inside + between) and hybrid.leaving == pytest.approx(8 * between)
+    assert flat.leaving == flat.sent > hybrid.leaving and one.leaving == 0
+    assert hybrid.state == one.state == 2 * NETWORK.parameters == 8 * flat.state
+
+
+def test_gloo_sends_a_reduce_scatter_twice_and_fsdp_waits_for_it():
+    gloo = replace(MACHINES, gloo=True)
+    gather, scatter = model.exchanges(NETWORK, gloo, "fsdp", 4)
+    assert scatter.sent == pytest.approx(2 * 4 * 4_500_000 * 3 / 4)
+    step = model.step(NETWORK, gloo, "fsdp", 4, 1e6)
+    assert step.exposed == step.communication == pytest.approx(gather.seconds + scatter.seconds)
+    assert gloo.hops("all_reduce", 8) == pytest.approx(2 * 7 * 1e-6), "a ring, not a tree"
+
+
+def test_what_is_exchanged_first_or_last_is_hidden_behind_nothing():
+    endless = 1e12
+    for kind in ("ddp", "fsdp", "hsdp"):
+        step = model.step(NETWORK, MACHINES, kind, 64, endless)
+        assert 0 < step.exposed < step.communication
+    large = replace(NETWORK, layer_parameters=100_000_000)
+    (reduction,) = model.exchanges(large, MACHINES, "ddp", 64)
+    assert reduction.bare == 25 * 2**20
+    (reduction,) = model.exchanges(replace(large, embedding_parameters=10**8), MACHINES, "ddp", 64)
+    assert reduction.bare == 4 * 10**8
+
+
 def test_hops_by_hand():
     assert MACHINES.hops("all_reduce", 8) == pytest.approx(2 * 3 * 1e-6)
     assert MACHINES.hops("all_reduce", 64) == pytest.approx(2 * (3 * 1e-6 + 3 * 1e-5))
@@ -89,15 +122,16 @@ def test_a_batch_that_does_not_fit_is_split_into_passes():
     once, more = (model.state(NETWORK, "fsdp", 2, passes) for passes in (1, 2))
     assert (once, more) == (8 * NETWORK.parameters, 10 * NETWORK.parameters)
     whole = model.step(NETWORK, small, "ddp", 64, 1e6)
-    assert whole.passes > 1 and whole.exposed == pytest.approx(
-        max(0, whole.communication - whole.compute * 2 / 3 / whole.passes)
-    )
+    # All but the first MiB of gradients is in the last bucket, which is complete at the end of the backward pass.
+    last = 2 * (4 * NETWORK.parameters - 2**20) * 63 / 64 / MACHINES.ring_speed(64)
+    hidden = max(0, whole.communication - whole.compute * 2 / 3 / whole.passes)
+    assert whole.passes > 1 and whole.exposed == pytest.approx(max(hidden, last))
     with pytest.raises(ValueError, match="does not fit"):
         model.step(NETWORK, replace(MACHINES, memory=1e6), "ddp", 2, 1e6)
 
 
 def test_the_network_becomes_the_bottleneck_with_more_devices():
-    found = [model.step(NETWORK, MACHINES, "ddp", count, 1e6) for count in (8, 64, 1024)]
+    found = [model.step(NETWORK, MACHINES, "ddp", count, 2e5) for count in (8, 64, 1024)]
     assert [step.compute for step in found] == pytest.approx(
         [found[0].compute, found[0].compute / 8, found[0].compute / 128]
     )

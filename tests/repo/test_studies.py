@@ -16,7 +16,7 @@ from headstart.studies.judge.verdicts import judge
 from headstart.studies.run.expand import build
 
 ROOT = Path(__file__).parents[2]
-STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+STUDIES = sorted((ROOT / "studies").rglob("*.yaml"))
 
 
 def test_there_are_studies():

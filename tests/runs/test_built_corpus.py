@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoTokenizer
 
 import headstart as package
-from headstart.core import artifact, config
+from headstart.core import artifact, config, file_hashes
 from headstart.core.data import Sample
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.core.registry import build, resolve
@@ -117,8 +117,8 @@ def test_the_corpus_and_its_datasheet_are_parents(kind: str, request: pytest.Fix
     parents = manifest["parents"]
     assert set(parents) == {"tokenizer", "train", "validation", "corpus", "datasheet"}
     assert parents["corpus"] == artifact.identity(corpus)
-    assert parents["datasheet"] == artifact.sha256(corpus / "DATASHEET.md")
-    assert manifest["recipe"]["corpus"] == {"from": str(corpus), "prepared": None}
+    assert parents["datasheet"] == file_hashes.sha256(corpus / "DATASHEET.md")
+    assert manifest["recipe"]["corpus"] == {"from": str(corpus), "prepared": None, "language": None}
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"Passages ({kind})" in card.replace("\\", "") and f"`{corpus}/DATASHEET.md`" in card
     assert parents["corpus"][:16] in card and parents["datasheet"][:16] in card
@@ -237,4 +237,4 @@ def test_answers_in_the_datasheet_do_not_change_the_text(text: Path, tmp_path: P
     with artifact.amended(copy, note="changed") as staging:
         (staging / "DATASHEET.md").write_text("answered", encoding="utf-8")
     assert run.inputs_of(recipe) == before
-    assert recipe.corpus.parents()["datasheet"] == artifact.sha256(copy / "DATASHEET.md")
+    assert recipe.corpus.parents()["datasheet"] == file_hashes.sha256(copy / "DATASHEET.md")

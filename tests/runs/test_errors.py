@@ -299,7 +299,10 @@ def test_an_unknown_command_suggests_a_similar_one(call):
 
 
 # The recipe decides which verb is planned, and the place of the output does not change the cost.
-OF_THE_VERB = {"missing section", "recipe of another verb", "machines without a meeting point"}
+OF_THE_VERB = {
+    "missing section", "recipe of another verb", "machines without a meeting point",
+    "more machines at least than at most", "machines that may be lost, without a restart",
+}  # fmt: skip
 OF_THE_OUTPUT = {
     "output with others' files", "output of another recipe", "output that is a file", "output inside a file",
     "shards in place of a file",

@@ -122,6 +122,51 @@ def test_two_processes_train_as_one_that_accumulates_to_the_bit(finetune, tmp_pa
     assert ("compares the texts of a batch with each other" in output) == (task == "ranking")
 
 
+@pytest.mark.parametrize(
+    ("task", "adaptation", "count"),
+    [("classify", "full", 2), ("classify", "lora", 2), ("tag", "full", 2), ("span_qa", "full", 2), ("embed", "full", 2),
+     ("classify", "full", 4)],
+)  # fmt: skip
+def test_sharded_processes_train_as_one_up_to_the_order_of_sums(finetune, tmp_path, task, adaptation, count):
+    """The norm of the gradients is summed over shards. Four processes are two groups, each with the whole network."""
+    given = (f"adaptation={adaptation}",)
+    layout = ("training.parallel=fsdp",) if count == 2 else ("training.parallel=hsdp", "training.shard_size=2")
+    finish(finetune("one", task, 1, *given, f"training.micro_batch_size={BATCH // count}"))
+    finish(finetune("sharded", task, count, *given, *layout))
+    one, sharded = tmp_path / "one", tmp_path / "sharded"
+    assert losses(sharded) == pytest.approx(losses(one), rel=1e-5 if count == 2 else 2e-3)
+    expected = weights(one)
+    assert weights(sharded).keys() == expected.keys()
+    for name, value in weights(sharded).items():
+        assert value.shape == expected[name].shape and (count == 4 or torch.allclose(value, expected[name], atol=1e-4))
+    facts, of_one = manifest(sharded), manifest(one)
+    assert facts["metrics"] == of_one["metrics"]
+    for name in ("tokens", "flops"):
+        assert facts["cost"][name] == of_one["cost"][name]
+
+
+def test_two_processes_train_several_tasks_as_one_to_the_bit(nursery, pretrained, rows, tmp_path):
+    """A process may have no row of a task in its part of a batch."""
+    splits = ("train", "validation", "test")
+    tasks = {
+        name: {"task": {"kind": name}, "data": {split: str(rows / f"{name}-{split}.jsonl") for split in splits}}
+        for name in ("classify", "tag")
+    }
+    (tmp_path / "several.yaml").write_text(json.dumps({"tasks": tasks, "mixing": {"limit": 48}}), encoding="utf-8")
+
+    def command(name: str, *overrides: str) -> tuple[str, ...]:
+        where = (f"output={tmp_path / name}", f"model={pretrained.folder}")
+        return ("multitask", str(tmp_path / "several.yaml"), *where, *SHARED, *overrides)
+
+    finish([nursery.start(command("one", f"training.micro_batch_size={BATCH // 2}"))])
+    finish(nursery.ranks(command("two"), 2))
+    assert losses(tmp_path / "two") == losses(tmp_path / "one")
+    for name in tasks:
+        expected = weights(tmp_path / "one" / name)
+        assert all(torch.equal(value, expected[key]) for key, value in weights(tmp_path / "two" / name).items())
+        assert manifest(tmp_path / "two" / name)["metrics"] == manifest(tmp_path / "one" / name)["metrics"]
+
+
 def test_four_processes_train_as_one_up_to_the_order_of_sums(finetune, tmp_path):
     """AdamW turns the last bit of a gradient near zero into a step of another sign, so the difference grows."""
     finish(finetune("one", "classify", 1, f"training.micro_batch_size={BATCH // 4}"))
@@ -157,7 +202,6 @@ LoggingCallback.on_step_end = stopping
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.parallel=fsdp", "`training.parallel` is fsdp, but 2 processes fine-tune"),
         ("adapt_first={texts: train}", "the recipe has `adapt_first`, but 2 processes were started"),
         ("training.batch_size=1", "one step reads 1 samples, but there are 2 processes"),
     ],
@@ -165,6 +209,33 @@ LoggingCallback.on_step_end = stopping
 def test_what_several_processes_cannot_do_is_refused(finetune, override, message):
     output = finish(finetune("refused", "classify", 2, override), expect=2)
     assert message in output
+
+
+def test_sharded_pre_training_computes_each_weight_where_it_is_needed(nursery, pretrained, tmp_path):
+    """No process builds the network whole, and the losses, FLOPs and initial weights are those of one that does."""
+    shared = (str(pretrained.folder / "recipe.yaml"), "training.budget=4 steps", "training.report_to=none", "--quiet")
+    refuse = """
+from headstart.stages.pretrain import build
+from headstart.training import deferred
+build_model = build.build_model
+def only_deferred(*given):
+    assert isinstance(__import__("torch").utils._python_dispatch._get_current_dispatch_mode(), deferred._Recorder)
+    return build_model(*given)
+build.build_model = only_deferred
+"""
+    finish([nursery.start(("pretrain", *shared, f"output={tmp_path / 'one'}", "training.micro_batch_size=8"))])
+    finish(nursery.ranks(("pretrain", *shared, f"output={tmp_path / 'two'}", "training.parallel=fsdp"), 2, code=refuse))
+    one, two = tmp_path / "one", tmp_path / "two"
+    for name, value in weights(two).items():
+        assert torch.allclose(value, weights(one)[name], atol=1e-3), name
+    loss = [manifest(folder)["metrics"]["validation"]["loss"] for folder in (one, two)]
+    assert loss[1] == pytest.approx(loss[0], rel=1e-5)
+    assert manifest(two)["cost"]["flops"] == manifest(one)["cost"]["flops"]
+
+
+def test_a_method_that_needs_whole_weights_is_refused_under_fsdp(finetune):
+    output = finish(finetune("refused", "classify", 2, "training.parallel=fsdp", "adaptation=qlora"), expect=2)
+    assert "`training.parallel` is fsdp, but qlora quantizes its weights to four bits" in output
 
 
 def test_the_command_starts_the_processes_itself(headstart, pretrained, rows, tmp_path):

@@ -391,3 +391,12 @@ def test_probes_are_cells_with_items_that_a_claim_compares(probe_study, folder, 
     assert all(len(lines) == 2 for lines in entries.values())
     cli("study", "report", str(probe_study))
     assert "accuracy (likelihood)" in (folder / "probes" / "tables" / "probes.md").read_text(encoding="utf-8")
+
+
+def test_a_study_with_looks_ends_when_its_claims_are_decided(folder, cli):
+    path = write_study(folder, "looks", seeds=12, looks=[8])
+    output = cli("study", "run", str(path), "--quiet")
+    assert "Tested after 8 of 12 seeds at p ≤" in output, output
+    assert f"{folder}/looks: 32 of 32 cells" in output and "16 cells were not needed" in output
+    assert len(list((folder / "looks" / "cells").iterdir())) == 32
+    assert cli("study", "run", str(path), "--quiet") == output, "nothing is left to run"

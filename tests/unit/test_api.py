@@ -54,6 +54,10 @@ finetune = {
     "output": work / "tuned", "model": pretrained, "task": "classify", "seeds": 1, "data": rows, "adaptation": "full",
     "compare_with": ["majority"], "training": {"budget": "1 steps", "max_length": 32, "batch_size": 16},
 }
+several = {
+    "output": work / "several", "model": pretrained, "adaptation": "full", "compare_with": [], "seeds": 1,
+    "tasks": {name: {"task": "classify", "data": rows} for name in ("one", "other")}, "training": finetune["training"],
+}
 corpus = {"output": work / "corpus", "sources": [{"name": "verses", "files": [way / "text.txt"]}]}
 index = {
     "output": work / "index", "model": pretrained, "corpus": {"files": [way / "other.txt"]}, "passages": {"limit": 20}
@@ -70,6 +74,7 @@ calls = {
     "build_corpus": lambda: headstart.build_corpus(corpus, quiet=True),
     "pretrain": lambda: headstart.pretrain(pretrain, quiet=True),
     "finetune": lambda: headstart.finetune(finetune, quiet=True),
+    "multitask": lambda: headstart.multitask(several, quiet=True),
     "plan": lambda: headstart.plan(finetune),
     "evaluate": lambda: headstart.evaluate(tuned, way / "test.csv"),
     "export": lambda: headstart.export(
@@ -95,7 +100,7 @@ if __name__ == "__main__":
         for attempt in range(2):
             result = calls[name]()
             assert result is not None
-            if name in ("advise", "build_corpus", "export", "pretrain", "finetune", "index", "probe", "study"):
+            if name not in ("evaluate", "generate", "load", "plan", "predict", "search"):
                 assert result.path.is_dir() and result.scores and result.cost.seconds > 0
                 assert result.recipe and result.manifest and result.summary()
                 assert str(result) in repr(result) and "<table>" in result._repr_html_()

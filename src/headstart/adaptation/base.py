@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -37,6 +37,9 @@ def labels_texts(task: Task, family: str) -> bool:
 
 class BaseAdaptation:
     """Defaults for an adaptation that trains a model with the task's loss; subclasses override them."""
+
+    needs_whole_weights: ClassVar[str] = ""
+    """Why the method cannot be trained with sharded weights, as a clause with the method as its subject; or empty."""
 
     def supports(self, task: Task, family: str) -> str | None:
         """Reject tasks without a training loss."""

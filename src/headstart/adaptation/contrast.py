@@ -24,6 +24,7 @@ class Contrast(BaseAdaptation):
     """
 
     paper: ClassVar[str] = "Tunstall et al. 2022, SetFit"
+    needs_whole_weights: ClassVar[str] = "fits its head to the vectors of all texts in one process"
 
     class Config(AdaptationSettings):
         """No settings of its own besides the learning rate and the budget."""

@@ -146,12 +146,13 @@ class TeacherDistillation(BaseAdaptation):
                 do="Run `headstart finetune` with the larger model first",
             )
         teacher = load_model("AutoModelForSequenceClassification", path, dtype=torch.float32).eval()
-        own, other = model.config, teacher.config
-        labels, teacher_labels = (list((config.id2label or {}).values()) for config in (own, other))
-        if (own.vocab_size, labels) != (other.vocab_size, teacher_labels):
+        # The config of a network that wraps another one has no vocab_size.
+        tokens, teacher_tokens = (network.get_input_embeddings().num_embeddings for network in (model, teacher))
+        labels, teacher_labels = (list((network.config.id2label or {}).values()) for network in (model, teacher))
+        if (tokens, labels) != (teacher_tokens, teacher_labels):
             raise ArtifactError(
-                f"the teacher has {other.vocab_size:,} tokens and the labels {teacher_labels}, "
-                f"but the student has {own.vocab_size:,} tokens and the labels {labels}",
+                f"the teacher has {teacher_tokens:,} tokens and the labels {teacher_labels}, "
+                f"but the student has {tokens:,} tokens and the labels {labels}",
                 allowed="Both must have the same tokens, and the same labels in the same order",
                 do="Fine-tune the teacher on the same data, from a checkpoint with the same tokenizer",
             )

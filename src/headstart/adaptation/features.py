@@ -29,6 +29,9 @@ class FeatureExtraction(BaseAdaptation):
     """Feature extraction: freeze the body and train the head on its hidden states, computed once per text."""
 
     paper: ClassVar[str] = "Peters et al. 2018, ELMo; Devlin et al. 2019, BERT, section 5.3"
+    needs_whole_weights: ClassVar[str] = (
+        "caches what its frozen body computes, so processes would run the body at different times"
+    )
 
     class Config(AdaptationSettings):
         """The layers that the head reads, and the size of the cache."""

@@ -19,6 +19,7 @@ class L2Start(BaseAdaptation):
     """L2-SP: fine-tune all parameters with an L2 penalty on their distance from the checkpoint."""
 
     paper: ClassVar[str] = "Li et al. 2018, Explicit Inductive Bias for Transfer Learning (L2-SP)"
+    needs_whole_weights: ClassVar[str] = "compares all weights with those of the checkpoint in each step"
 
     class Config(AdaptationSettings):
         """The weights of the penalty."""

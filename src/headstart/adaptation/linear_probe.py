@@ -21,6 +21,7 @@ class LinearProbe(BaseAdaptation):
     """
 
     paper: ClassVar[str] = "Alain & Bengio 2016; Conneau & Kiela 2018, SentEval"
+    needs_whole_weights: ClassVar[str] = "fits its head to the vectors of all texts in one process"
 
     class Config(AdaptationSettings):
         """No settings of its own."""

@@ -23,6 +23,9 @@ class NewLayers(BaseAdaptation):
     """Stacked layers: freeze the body and train new layers, or a perceptron, between it and the head."""
 
     paper: ClassVar[str] = "Peters et al. 2019, To Tune or Not to Tune?; Houlsby et al. 2019, section 2"
+    needs_whole_weights: ClassVar[str] = (
+        "caches what its frozen body computes, so processes would run the body at different times"
+    )
 
     class Config(AdaptationSettings):
         """The new layers."""

@@ -28,6 +28,7 @@ class QLora(PeftAdaptation):
     """QLoRA: quantize the frozen weight matrices to four bits (NF4) and train low-rank updates."""
 
     paper: ClassVar[str] = "Dettmers et al. 2023, QLoRA"
+    needs_whole_weights: ClassVar[str] = "quantizes its weights to four bits, which FSDP cannot shard"
 
     class Config(LoraSettings):
         """The settings of LoRA."""

@@ -25,6 +25,7 @@ class Rehearsal(BaseAdaptation):
     paper: ClassVar[str] = (
         "Robins 1995, Catastrophic Forgetting, Rehearsal and Pseudorehearsal; He et al. 2021, mix-review"
     )
+    needs_whole_weights: ClassVar[str] = "runs its body in a second network, in some batches only"
 
     class Config(AdaptationSettings):
         """The amount and the weight of the pre-training rows."""

@@ -37,8 +37,9 @@ from headstart.stages.runs import environment, launch
 
 _INTERRUPTED = 130
 _ORDER = (
-    "init", "advise", "corpus", "pretrain", "finetune", "launch", "evaluate", "predict", "label", "export", "serve",
-    "generate", "probe", "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor", "bench",
+    "init", "advise", "corpus", "pretrain", "finetune", "multitask", "launch", "evaluate", "predict", "label", "export",
+    "serve", "generate", "probe", "index", "search", "study", "runs", "show", "plan", "list", "schema", "doctor",
+    "bench",
 )  # fmt: skip
 """The order of the commands in `headstart --help`: that of a project, then what describes recipes and machines."""
 

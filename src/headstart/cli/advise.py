@@ -26,7 +26,7 @@ def advise(
     ] = None,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="Unlabeled text of the domain: a file or a glob, repeatable. Adapting to it is tried too."),
+        typer.Option(help="Unlabeled text of the domain: a file or a glob, repeatable. Two more methods use it."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -11,7 +11,8 @@ import typer
 from headstart.cli.options import Overrides, Recipe, read_recipe, require_one_process, show
 
 _COMMANDS = {
-    "pretrain": ("pretrain",), "finetune": ("finetune",), "corpus": ("corpus", "build"), "index": ("index",),
+    "pretrain": ("pretrain",), "finetune": ("finetune",), "multitask": ("multitask",), "corpus": ("corpus", "build"),
+    "index": ("index",),
     "study": ("study", "run"),
 }  # fmt: skip
 """The words that run a recipe, by its verb."""

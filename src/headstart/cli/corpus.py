@@ -1,4 +1,4 @@
-"""`headstart corpus build|stats|explain|sample|diff`."""
+"""`headstart corpus build|stats|explain|sample|diff|verify`."""
 
 from __future__ import annotations
 
@@ -111,6 +111,18 @@ def diff(
     from headstart.corpus.datasheet import inspection
 
     show(_json(inspection.diff(first, second)))
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A corpus, prepared token shards, a checkpoint or a finished run.")],
+) -> None:
+    """Hash every byte of a folder and compare with its manifest. Runs start after hashing samples of large files."""
+    from headstart.core import artifact
+
+    files = artifact.verify(folder)["files"]
+    size = sum(facts["bytes"] for facts in files.values())
+    show(f"{folder}: {len(files):,} files with {size / 1e6:,.1f} MB are as their manifest records them")
 
 
 def _json(value: Any) -> str:

@@ -11,7 +11,7 @@ import typer
 from headstart.cli.options import Overrides, Recipe, read_recipe, show
 from headstart.core.errors import RecipeError
 
-_VERBS = ("corpus", "pretrain", "finetune", "index", "study")
+_VERBS = ("corpus", "pretrain", "finetune", "multitask", "index", "study")
 
 
 def _groups() -> list[str]:
@@ -66,7 +66,10 @@ def list_(
 
 def schema(
     verb: Annotated[
-        str, typer.Argument(help="corpus, pretrain, finetune, index or study.", autocompletion=lambda: list(_VERBS))
+        str,
+        typer.Argument(
+            help="corpus, pretrain, finetune, multitask, index or study.", autocompletion=lambda: list(_VERBS)
+        ),
     ] = "pretrain",
 ) -> None:
     """Print the JSON Schema of a recipe. Editors use it for completion and validation."""

@@ -105,6 +105,6 @@ def require_one_process(verb: str) -> None:
     if WORLD_SIZE > 1:
         raise RecipeError(
             f"headstart {verb} was started in {WORLD_SIZE} processes",
-            allowed="torchrun starts only `headstart pretrain` and `headstart finetune`",
+            allowed="torchrun starts only `headstart pretrain`, `headstart finetune` and `headstart multitask`",
             do=f"Run `headstart {verb}` without torchrun",
         )

@@ -17,6 +17,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,17 +27,17 @@ from typing import Any
 
 from headstart.core.errors import ArtifactError, ResourceError
 from headstart.core.faults import SPACE_ADVICE, full_disk
+from headstart.core.file_hashes import FileFacts, describe, matches, sha256
 from headstart.core.lock import FolderLock, lock_beside, require_in_place
 from headstart.core.recipes.variables import written
 
 Folder = str | os.PathLike[str]
-FileFacts = dict[str, Any]
-"""Size and hash of a file, as the manifest records them."""
 MANIFEST = "headstart.json"
 FORMAT = 2
 """Since format 2 the manifest contains a seal, a hash of itself. Folders of format 1 have none and are still read."""
 _RECORDED_PACKAGES = ("headstart", "torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 _RESTORE = "Restore the folder or create it again"
+_THREADS, _MANY_BYTES = 8, 1 << 30
 
 
 @dataclass
@@ -147,11 +148,6 @@ def discard_staging(folder: Path) -> None:
     shutil.rmtree(_staging_path(folder / _PUBLISHING), ignore_errors=True)
 
 
-def describe(path: Path) -> FileFacts:
-    """Return what a manifest records about a file: its size and its hash."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
 def is_complete(folder: Folder) -> bool:
     """True if a folder is a finished artifact, which its manifest alone decides."""
     return (Path(folder) / MANIFEST).is_file()
@@ -181,12 +177,14 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
 
 
 def verify(
-    folder: Folder, kind: str | None = None, trusted: Collection[str] = (), absent: Collection[str] = ()
-) -> dict[str, Any]:
+    folder: Folder, kind: str | None = None, trusted: Collection[str] = (), absent: Collection[str] = (),
+    whole_bytes: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Check an artifact's manifest against its seal and every file against the manifest; return the manifest.
 
     Files in `trusted` were hashed by another process a moment ago: only their size is checked. Files in `absent` are
-    not checked, because they are not in this copy of the artifact.
+    not checked, because they are not in this copy of the artifact. If the files to be hashed have more than
+    `whole_bytes` together, only samples of the large ones are hashed.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -197,17 +195,32 @@ def verify(
         raise ArtifactError(f"{folder / MANIFEST} was modified after it was written (its seal differs)", do=_RESTORE)
     if kind is not None and manifest.get("kind") != kind:
         raise ArtifactError(f"{folder} is a {manifest.get('kind')}; a {kind} is needed here")
-    for name, recorded in manifest["files"].items():
-        path = folder / name
-        if name in absent:
-            continue
+    files = {name: recorded for name, recorded in manifest["files"].items() if name not in absent}
+    for name, recorded in files.items():
         if not isinstance(recorded, dict) or not {"bytes", "sha256"} <= recorded.keys():
             raise ArtifactError(f"{folder / MANIFEST} does not record the size and hash of {name}", do=_RESTORE)
-        if not path.is_file():
+        if not (folder / name).is_file():
             raise ArtifactError(f"{folder} lacks {name}", do=_RESTORE)
-        if path.stat().st_size != recorded["bytes"] or (name not in trusted and sha256(path) != recorded["sha256"]):
-            raise ArtifactError(f"{path} was modified after it was written (its hash differs)", do=_RESTORE)
+    _compare(folder, files, trusted, whole_bytes)
     return manifest
+
+
+def _compare(folder: Path, files: Mapping[str, FileFacts], trusted: Collection[str], whole_bytes: int | None) -> None:
+    """Raise if a file differs from what the manifest records; large artifacts are read by several threads."""
+    hashed = sum(recorded["bytes"] for name, recorded in files.items() if name not in trusted)
+    sampled = whole_bytes is not None and hashed > whole_bytes
+
+    def is_unchanged(name: str) -> bool:
+        path, recorded = folder / name, files[name]
+        return path.stat().st_size == recorded["bytes"] if name in trusted else matches(path, recorded, sampled)
+
+    with ThreadPoolExecutor(_THREADS if hashed > _MANY_BYTES else 1) as pool:
+        for name, unchanged in zip(files, pool.map(is_unchanged, files), strict=True):
+            if not unchanged:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise ArtifactError(
+                    f"{folder / name} was modified after it was written (its hash differs)", do=_RESTORE
+                )
 
 
 def identity(folder: Folder) -> str:
@@ -256,12 +269,6 @@ def require_space(folder: Path, size: int) -> None:
         raise ResourceError(
             f"{folder} needs {size * 1.1 / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free", do=SPACE_ADVICE
         )
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 hash of a file, read in blocks."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -313,9 +313,14 @@ def schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a recipe, including every registered section, for completion in editors."""
     document = model.model_json_schema()
     for name, _, group in _registry_fields(model):
-        names = registry.names(group)
-        document["properties"][name] = {"oneOf": [{"enum": names}, *(_section_schema(group, entry) for entry in names)]}
+        document["properties"][name] = section_schema(group)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
+
+
+def section_schema(group: str) -> dict[str, Any]:
+    """Return the JSON Schema of a section that names a registered class."""
+    names = registry.names(group)
+    return {"oneOf": [{"enum": names}, *(_section_schema(group, entry) for entry in names)]}
 
 
 def _section_schema(group: str, name: str, weighted: bool = False) -> dict[str, Any]:

@@ -49,6 +49,10 @@ class RowSource(Protocol):
         """Return the rows with the indices of the samples; the epoch does not matter."""
         ...
 
+    def prefetch(self, first: int, last: int) -> None:
+        """Start to fetch the tokens of the rows [first, last), if they are in a store."""
+        ...
+
 
 @runtime_checkable
 class Backbone(Protocol):

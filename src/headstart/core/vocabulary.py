@@ -60,6 +60,11 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     )
 
 
+def language_token(language: str) -> str:
+    """Return the special token of a language, such as `<pt>`."""
+    return f"<{language}>"
+
+
 def _word_markers(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, str]:
     """Return the continuation prefix, or None, and the space marker, which is used if there is no prefix."""
     description = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -31,11 +31,19 @@ class CostConfig(Section):
     price_per_hour: float = Field(
         default=0.10, ge=0, description="Price of the machine per hour; 0.10 USD rents 2 to 4 CPU cores."
     )
-    currency: str = Field(default="USD", min_length=1, description="Currency of price_per_hour.")
+    price_per_device_hour: float | None = Field(
+        default=None, ge=0, description="Price of one device (GPU) per hour, instead of price_per_hour; one a process."
+    )
+    currency: str = Field(default="USD", min_length=1, description="Currency of the price.")
     country: str = Field(
         default=WORLD,
         description="Country whose grid supplies the power: an ISO code such as DEU, or WORLD for the mean.",
     )
+
+    def hourly_price(self, machines: int = 1, devices: int = 1) -> float:
+        """Return the price of an hour on some machines, or on some devices if those have a price."""
+        per_device = self.price_per_device_hour
+        return self.price_per_hour * machines if per_device is None else per_device * devices
 
     @field_validator("country")
     @classmethod
@@ -174,7 +182,7 @@ class Meter:
             sum(process.peak_memory_mb for process in processes),
             kwh,
             co2e,
-            seconds / 3600 * self.config.price_per_hour * machines,
+            seconds / 3600 * self.config.hourly_price(machines, len(processes)),
             self.config.currency,
             assumptions,
         )
@@ -217,7 +225,7 @@ def forecast_tag(
         "unknown: codecarbon is not installed" if watts is None else f"{watts:g} W throughout; {source}"
     )
     assumptions["speed"] = f"{flops_per_second:.3g} FLOP/s"
-    money = seconds / 3600 * config.price_per_hour
+    money = seconds / 3600 * config.hourly_price()
     return PriceTag(tokens, flops, seconds, peak_memory_mb, kwh, co2e, money, config.currency, assumptions)
 
 
@@ -234,7 +242,9 @@ def _energy(processes: Sequence[ProcessCost]) -> float | None:
 
 
 def _emissions(kwh: float | None, config: CostConfig) -> tuple[float | None, dict[str, str]]:
-    assumptions = {"price": f"{config.price_per_hour:g} {config.currency} per hour"}
+    per_device = config.price_per_device_hour
+    price = f"{config.hourly_price():g} {config.currency} per hour" + ("" if per_device is None else " and device")
+    assumptions = {"price": price}
     if kwh is None or not energy_module.installed():
         return None, assumptions
     grams = energy_module.carbon_intensity(config.country)

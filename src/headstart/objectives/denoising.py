@@ -20,9 +20,10 @@ class Denoising(OneRowObjective):
     """Reconstruct a corrupted text: shuffled sentences, masked spans, deleted tokens (BART).
 
     The encoder reads the corrupted row, padded to the length of the row, and the decoder generates the original row
-    without its [CLS]. [CLS], [SEP] and padding are kept, sentences and tokens stay within their document, and an
-    unknown token is neither masked, deleted nor predicted. BART used text infilling at 30 % and shuffled all
-    sentences. `rate` applies to each noise that masks or deletes tokens, relative to what the previous noises left.
+    without its [CLS] and its language. [CLS], [SEP] and padding are kept, sentences and tokens stay within their
+    document, and an unknown token is neither masked, deleted nor predicted. BART used text infilling at 30 % and
+    shuffled all sentences. `rate` applies to each noise that masks or deletes tokens, relative to what the previous
+    noises left.
 
     A decoder reads the corrupted row and then the original, padded at the end, and predicts the original; with
     `bidirectional_prefix` it reads the corrupted row with bidirectional attention.
@@ -68,8 +69,7 @@ class Denoising(OneRowObjective):
                 columns = self._apply(name, columns, layout, rng)
             inputs[row, : len(columns)] = np.where(columns == noise.MASKED, vocabulary.mask, rows.ids[row, columns])
             attention[row, : len(columns)] = 1
-        # Packed rows start with [CLS]; the blocks of a script may not.
-        labels = rows.ids[:, int((rows.ids[:, 0] == vocabulary.cls).all()) :].copy()
+        labels = rows.ids[:, _frame_width(rows.ids, vocabulary) :].copy()
         predicted = ~vocabulary.special[labels] | (labels == vocabulary.sep)
         arrays = {
             "input_ids": inputs,
@@ -115,3 +115,9 @@ class Denoising(OneRowObjective):
                 return noise.shuffle_sentences(columns, layout, rng)
             case _:
                 return noise.rotate_documents(columns, layout, rng)
+
+
+def _frame_width(ids: Ints, vocabulary: Vocabulary) -> int:
+    """Return the number of columns with [CLS] and the language; the blocks of a script may have neither."""
+    width = int((ids[:, 0] == vocabulary.cls).all())
+    return width + int(np.isin(ids[:, width], list(vocabulary.added.values())).all())

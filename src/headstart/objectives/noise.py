@@ -6,7 +6,10 @@ be composed in any order. None of them makes a row longer.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,7 +26,7 @@ class Layout:
     ordinary: Bools
     """The token may be masked or deleted: it is neither special nor a mask."""
     frame: Bools
-    """[CLS], [SEP] or padding: it keeps its place, and nothing moves across it. A document is between two of them."""
+    """[CLS], [SEP], a language or padding: it keeps its place, and nothing moves across it. Documents are between."""
     opens: Bools
     """A sentence starts here."""
 
@@ -32,7 +35,7 @@ class Layout:
         """Return the layout of one row, given the columns at which its sentences start."""
         ordinary, frame, opens = (np.zeros(len(ids) + 1, dtype=bool) for _ in range(3))
         ordinary[:-1] = ~vocabulary.special[ids]
-        frame[:-1] = np.isin(ids, (vocabulary.cls, vocabulary.sep, vocabulary.pad))
+        frame[:-1] = np.isin(ids, (vocabulary.cls, vocabulary.sep, vocabulary.pad, *vocabulary.added.values()))
         opens[sentences] = True
         return cls(ordinary, frame, opens)
 
@@ -78,18 +81,20 @@ def draw_lengths(sizes: Ints, budget: int, mean: float, rng: np.random.Generator
     that they replace.
     """
     lengths: list[list[int]] = [[] for _ in sizes]
-    room, left, empty = sizes.copy(), budget, 0
+    # Plain integers: a row has few runs, and numpy's calls would take most of the time.
+    weights: list[int] = sizes.tolist()
+    room, left, empty = list(weights), budget, 0
     while left:
-        length = min(int(rng.poisson(mean)), left, int(room.max()))
+        length = min(int(rng.poisson(mean)), left, max(room))
         if not length:
             empty += 1
             continue
-        index = _weighted_choice(np.where(room >= length, room, 0), rng)
+        index = _weighted_choice([size if size >= length else 0 for size in room], rng)
         lengths[index].append(length)
         room[index] -= length
         left -= length
     for _ in range(min(empty, budget - sum(map(len, lengths)))):
-        lengths[_weighted_choice(sizes, rng)].append(0)
+        lengths[_weighted_choice(weights, rng)].append(0)
     return lengths
 
 
@@ -122,9 +127,9 @@ def _runs(flags: Bools) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
-def _weighted_choice(weights: Ints, rng: np.random.Generator) -> int:
+def _weighted_choice(weights: Sequence[int], rng: np.random.Generator) -> int:
     """Return a random index with probability proportional to its weight."""
-    return int(np.searchsorted(np.cumsum(weights), rng.integers(weights.sum()), side="right"))
+    return bisect_right(list(accumulate(weights)), int(rng.integers(sum(weights))))
 
 
 def _infill(columns: Ints, lengths: Ints, rng: np.random.Generator) -> Ints:

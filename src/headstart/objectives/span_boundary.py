@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -98,26 +100,39 @@ class SpanBoundary(BaseObjective):
 
     def corrupt(self, rows: Rows, vocabulary: Vocabulary, seed: int) -> Batch:
         """Mask spans; returns input_ids, positions, labels, weights, and the distances to the boundary tokens."""
-        ids = rows.ids.copy()
+        ids, ordinary = rows.ids.copy(), vocabulary.ordinary
         budget = max(1, round(self.config.rate * ids.shape[1]))
+        opens = vocabulary.word_starts(ids) | vocabulary.special[ids]  # (rows, length)
+        # Each row draws from its own generator; the spans of all rows are then applied at once.
+        spans: list[tuple[int, int, int]] = []
+        replacements: list[Ints] = []
+        for row, sample in enumerate(rows.samples):
+            rng = generator(seed, sample.epoch, sample.index, "span_boundary")
+            first = np.flatnonzero(opens[row])
+            for start, stop in self._spans(first, vocabulary.special[ids[row, first]], ids.shape[1], budget, rng):
+                spans.append((row, start, stop))
+                draw = rng.random()
+                if draw < self.config.mask:
+                    replacements.append(np.full(stop - start, vocabulary.mask))
+                elif draw < self.config.mask + self.config.random:
+                    replacements.append(ordinary[rng.integers(0, len(ordinary), size=stop - start)])
+                else:
+                    replacements.append(rows.ids[row, start:stop])
+        span_row, starts, stops = np.asarray(spans, dtype=np.int64).reshape(-1, 3).T
+        # One entry per masked token, in the order of the spans.
+        owner = np.repeat(np.arange(len(spans)), stops - starts)
+        of_row, count = span_row[owner], np.arange(len(owner))
+        inside = count - np.searchsorted(owner, owner)
+        slots = of_row, count - np.searchsorted(of_row, of_row)
+        position = starts[owner] + inside
         names = ("positions", "labels", "before", "after")
         arrays = {name: np.zeros((len(ids), budget), dtype=np.int64) for name in names}
         weights = np.zeros((len(ids), budget), dtype=np.float32)
-        ordinary = vocabulary.ordinary
-        for row, sample in enumerate(rows.samples):
-            rng = generator(seed, sample.epoch, sample.index, "span_boundary")
-            filled = 0
-            for start, stop in self._spans(rows.ids[row], vocabulary, budget, rng):
-                index, slots = np.arange(start, stop), slice(filled, filled + stop - start)
-                arrays["positions"][row, slots], arrays["labels"][row, slots] = index, rows.ids[row, start:stop]
-                arrays["before"][row, slots], arrays["after"][row, slots] = index - start + 1, stop - index
-                weights[row, slots] = 1.0
-                filled += stop - start
-                draw = rng.random()
-                if draw < self.config.mask:
-                    ids[row, start:stop] = vocabulary.mask
-                elif draw < self.config.mask + self.config.random:
-                    ids[row, start:stop] = ordinary[rng.integers(0, len(ordinary), size=stop - start)]
+        arrays["positions"][slots], arrays["labels"][slots] = position, rows.ids[of_row, position]
+        arrays["before"][slots], arrays["after"][slots] = inside + 1, stops[owner] - position
+        weights[slots] = 1.0
+        if replacements:
+            ids[of_row, position] = np.concatenate(replacements)
         arrays["input_ids"] = ids
         return {name: torch.from_numpy(array) for name, array in arrays.items()} | {
             "weights": torch.from_numpy(weights)
@@ -161,36 +176,66 @@ class SpanBoundary(BaseObjective):
         return {"input_ids": batch["input_ids"], "labels": scatter_to_rows(batch, "labels", -100), **distances}
 
     def _spans(
-        self, row: Ints, vocabulary: Vocabulary, budget: int, rng: np.random.Generator
+        self, first: Ints, special: Bools, length: int, budget: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, int]]:
-        """Yield the start and stop of random spans of whole words, in the order in which they are drawn."""
-        first = np.flatnonzero(vocabulary.word_starts(row) | vocabulary.special[row])
-        size = np.diff(first, append=len(row))
-        taken = vocabulary.special[row[first]]
+        """Yield the start and stop of random spans of whole words, in the order in which they are drawn.
+
+        Plain integers, because a row has few words and numpy's calls would take most of the time.
+
+        Args:
+            first: the columns at which words start.
+            special: whether each word is a special token.
+            length: the number of columns.
+            budget: the number of tokens that all spans have together, at most.
+            rng: the generator of the row.
+        """
+        columns = [*first.tolist(), length]
+        sizes = [stop - start for start, stop in pairwise(columns)]
+        taken = special.copy()
         # A span needs a token on either side.
         taken[[0, -1]] = True
-        cdf = np.cumsum(self.length_probabilities())
+        free = [(left + 1, right) for left, right in pairwise(np.flatnonzero(taken).tolist()) if right - left > 1]
+        largest, cdf = max(sizes), np.cumsum(self.length_probabilities()).tolist()
         while budget:
-            length = 1 + min(int(np.searchsorted(cdf, rng.random(), side="right")), len(cdf) - 1)
-            starts = _free_runs(taken, size <= budget, length)
+            words = 1 + min(bisect_right(cdf, rng.random()), len(cdf) - 1)
+            fits = None if largest <= budget else [size <= budget for size in sizes]
             # If no run of free words is long enough, use the longest one.
-            while not len(starts) and length > 1:
-                length -= 1
-                starts = _free_runs(taken, size <= budget, length)
-            if not len(starts):
+            while not (choices := _count_starts(free, words, fits)) and words > 1:
+                words -= 1
+            if not choices:
                 return
-            start = int(starts[rng.integers(len(starts))])
-            words = int(np.searchsorted(np.cumsum(size[start : start + length]), budget, side="right"))
-            tokens = int(size[start : start + words].sum())
-            yield int(first[start]), int(first[start]) + tokens
-            taken[start - 1 : start + words + 1] = True
-            budget -= tokens
+            run, start = _nth_start(free, words, fits, int(rng.integers(choices)))
+            stop, left = start, budget
+            while stop < start + words and sizes[stop] <= left:
+                left -= sizes[stop]
+                stop += 1
+            yield columns[start], columns[stop]
+            budget = left
+            begin, end = free[run]
+            free[run : run + 1] = [(a, b) for a, b in ((begin, start - 1), (stop + 1, end)) if a < b]
 
 
-def _free_runs(taken: Bools, fits: Bools, length: int) -> Ints:
-    """Return the words at which `length` free words start; the first of them must fit into the budget."""
-    sums = np.concatenate([[0], np.cumsum(taken)])
-    return np.flatnonzero((sums[length:] == sums[:-length]) & fits[: max(0, len(taken) - length + 1)])
+def _count_starts(free: Sequence[tuple[int, int]], words: int, fits: Sequence[bool] | None) -> int:
+    """Return at how many words a span may start: that many free words follow, and the first one fits."""
+    if fits is None:
+        return sum(end - begin - words + 1 for begin, end in free if end - begin >= words)
+    return sum(sum(fits[begin : end - words + 1]) for begin, end in free if end - begin >= words)
+
+
+def _nth_start(
+    free: Sequence[tuple[int, int]], words: int, fits: Sequence[bool] | None, number: int
+) -> tuple[int, int]:
+    """Return the run of free words with the given start among those that `_count_starts` counts, and that start."""
+    for run, (begin, end) in enumerate(free):
+        if end - begin < words:
+            continue
+        starts: Sequence[int] = range(begin, end - words + 1)
+        if fits is not None:
+            starts = [start for start in starts if fits[start]]
+        if number < len(starts):
+            return run, starts[number]
+        number -= len(starts)
+    raise IndexError(number)
 
 
 def masked_loss(output: SpanBoundaryOutput, batch: Batch) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch
 
 from headstart.core import artifact
 from headstart.core.errors import DataError
-from headstart.core.markdown import code, markdown_table
+from headstart.core.pages.markdown import code, markdown_table
 from headstart.core.processes import cores
 from headstart.training import precision
 

@@ -13,9 +13,11 @@ from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.evaluation.cost import duration
 from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION
+from headstart.stages.runs.manifest import method_name
 
 _VERBS = {
-    "checkpoint of pretrain": "pretrain", "model of finetune": "finetune", "search index": "index", "corpus": "corpus",
+    "checkpoint of pretrain": "pretrain", "model of finetune": "finetune", "models of multitask": "multitask",
+    "search index": "index", "corpus": "corpus",
     "export": "export", "probe": "probe",
 }  # fmt: skip
 """The kinds of artifacts that are the output of a verb; the others are their parts."""
@@ -153,8 +155,8 @@ def _score(manifest: Mapping[str, Any]) -> str:
     metrics = manifest.get("metrics") or {}
     if "validation" in metrics and isinstance(metrics["validation"], dict):
         return ", ".join(f"{name} {value:.3f}" for name, value in list(metrics["validation"].items())[:2])
-    method = ((manifest.get("recipe") or {}).get("adaptation") or {}).get("name")
-    seeds = metrics.get(method) or []
+    adaptation = ((manifest.get("recipe") or {}).get("adaptation") or {}).get("name")
+    seeds = metrics.get(method_name(str(adaptation), manifest.get("trained_with") or ())) or []
     if not seeds:
         return ""
     name = next(iter(seeds[0]))

@@ -133,6 +133,11 @@ class Study(Section):
     overrides: list[LevelOverride] = Field([], description="settings of the adaptation for combinations of levels")
     seeds: int = Field(5, ge=1, description="number of seeds")
     first_seed: int = Field(0, ge=0, description="the first seed; the others follow")
+    looks: list[int] = Field(
+        [],
+        description="numbers of seeds after which the claims are tested before all `seeds` have run; a claim that is "
+        "decided needs no further seeds. Each test has a share of the 5 %, so that false verdicts stay as rare",
+    )
     seed_pretraining: bool = Field(False, description="pre-train once per seed instead of once for all seeds")
     claims: list[Claim] = Field([], description="claims to test; each gets a verdict")
     overlap: bool = Field(
@@ -192,6 +197,11 @@ class Study(Section):
                         f"the contrast {claim.contrast!r} names {part!r}; it may name: {', '.join(sorted(names))}."
                     )
         self._check_probes()
+        if self.looks != sorted({look for look in self.looks if 2 <= look < self.seeds}):
+            raise ValueError(
+                f"looks is {self.looks}; write increasing numbers of seeds from 2 to {self.seeds - 1}, because the "
+                f"last test is after all {self.seeds} seeds."
+            )
         return self
 
     def _check_probes(self) -> None:

@@ -11,13 +11,14 @@ from headstart.core.extras import install_command
 from headstart.core.lock import FolderLock
 from headstart.studies.definition import Study
 from headstart.studies.graph import FAILURES, Graph, is_finished
-from headstart.studies.judge import outcomes, probe_table, results, tables, verdicts
+from headstart.studies.judge import looks, outcomes, probe_table, results, tables, verdicts
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
 from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
 from headstart.studies.render import formats
 from headstart.studies.run import engine as study_engine
+from headstart.studies.run import next_cells
 from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.executors import build_executor
 from headstart.studies.run.expand import build, counts_overlap
@@ -91,18 +92,44 @@ def run(study: Study, quiet: bool = False) -> RunSummary:
     study.output.mkdir(parents=True, exist_ok=True)
     with FolderLock(study.output):
         artifact.write_whole(study.output / DEFINITION, config.to_yaml(study, saved=True))
-        finished = sum(is_finished(study.output, name) for name in graph.nodes)
-        budget = None if study.budget_hours is None else 3600 * study.budget_hours
-        execution = study.execution
-        with ProgressReporter(len(graph.nodes), finished, quiet) as reporter:
-            executor = build_executor(execution, study.output, todo=len(graph.nodes) - finished)
-            outcome = study_engine.run(
-                graph, study.output, executor, reporter,
-                threads=execution.threads, retries=execution.retries, budget_seconds=budget,
-            )  # fmt: skip
-        for table in StudyState(study).tables():
+        outcome, state = _run_looks(study, graph, quiet)
+        for table in state.tables():
             formats.write_all(table, study.output / TABLES)
     return outcome
+
+
+def _run_looks(study: Study, graph: Graph, quiet: bool) -> tuple[RunSummary, StudyState]:
+    """Run the cells of one look after the other, until all claims are decided or a look cannot be completed.
+
+    A study without `looks` has one, which sees all seeds.
+    """
+    decided: list[Verdict] = []
+    failed: dict[str, str] = {}
+    skipped: set[str] = set()
+    for look in looks.of(study):
+        part = next_cells.select(study, graph, look.seeds, decided) if study.looks else graph
+        outcome, state = _run_cells(study, part, quiet), StudyState(study)
+        failed, skipped, decided = failed | outcome.failed, skipped.union(outcome.skipped), state.verdicts
+        if outcome.not_started or all(verdict.word != "undecided" for verdict in decided):
+            break
+    outcome.failed = {name: reason for name, reason in failed.items() if not is_finished(study.output, name)}
+    outcome.skipped = [name for name in graph.nodes if name in skipped and not is_finished(study.output, name)]
+    outcome.total = outcome.finished + len({*outcome.failed, *outcome.skipped, *outcome.not_started})
+    outcome.not_needed = len(graph.nodes) - outcome.total
+    return outcome, state
+
+
+def _run_cells(study: Study, graph: Graph, quiet: bool) -> RunSummary:
+    """Run the missing cells of a graph."""
+    finished = sum(is_finished(study.output, name) for name in graph.nodes)
+    budget = None if study.budget_hours is None else 3600 * study.budget_hours
+    execution = study.execution
+    with ProgressReporter(len(graph.nodes), finished, quiet) as reporter:
+        executor = build_executor(execution, study.output, todo=len(graph.nodes) - finished)
+        return study_engine.run(
+            graph, study.output, executor, reporter,
+            threads=execution.threads, retries=execution.retries, budget_seconds=budget,
+        )  # fmt: skip
 
 
 def _require_inputs(graph: Graph) -> None:
@@ -132,6 +159,8 @@ def summary(state: StudyState, outcome: RunSummary) -> list[str]:
         lines.append(f"the corpus of {model} was not searched for test items: its files are missing")
     if outcome.skipped:
         lines.append(f"missing: {len(outcome.skipped)} cells were skipped, because a cell that they need failed")
+    if outcome.not_needed:
+        lines.append(f"{outcome.not_needed:,} cells were not needed: the claims on them are decided")
     if outcome.not_started:
         hours = f"{study.budget_hours:g} h" if study.budget_hours else ""
         lines.append(f"missing: {len(outcome.not_started)} cells did not start: the budget of {hours} is used up")

@@ -36,7 +36,7 @@ class Classify(TextClassifier):
         """The columns of the texts and the label, and the metric."""
 
         kind: Literal["classify"] = "classify"
-        newer: ClassVar[tuple[str, ...]] = _DECISION
+        newer: ClassVar[tuple[str, ...]] = (*_DECISION, "language")
         label: str = "label"
         regression: bool = Field(False, description="predict the label as a number")
         metric: str | None = Field(

@@ -34,6 +34,7 @@ class MultiLabel(TextClassifier):
     class Config(TextColumns):
         """The columns of the texts and the labels, the metric, and how probabilities become labels."""
 
+        newer: ClassVar[tuple[str, ...]] = ("language",)
         kind: Literal["multi_label"] = "multi_label"
         label: str = Field("labels", description="the column with the list of labels of each row")
         separator: str = Field(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstart.core import artifact, registry
+from headstart.core import file_hashes, registry
 from headstart.core.errors import DataError
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".arrow")
@@ -53,7 +53,7 @@ class TableFiles:
         """Return a hash of the content; of a single file, it is that of its bytes."""
         if self.revision:
             return hashlib.sha256(self.revision.encode()).hexdigest()
-        hashes = [artifact.sha256(path) for path in self.files]
+        hashes = [file_hashes.sha256(path) for path in self.files]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     def __str__(self) -> str:

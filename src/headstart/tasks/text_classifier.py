@@ -25,6 +25,10 @@ class TextColumns(Section):
         ["text"], min_length=1, max_length=2, description="the text column, or two columns for pairs"
     )
 
+    language: str | None = Field(
+        None, description="the language of the texts, for a checkpoint whose `corpus` had `language`"
+    )
+
     @field_validator("text", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -49,7 +53,7 @@ class TextClassifier(BaseTask):
     def encode(self, examples: Examples, spec: InputSpec, training: bool = False) -> list[Feature]:
         """Tokenize texts or pairs, truncated to max_length (the longer text first), and convert the labels."""
         texts = [list(examples.columns[name]) for name in self.config.text]
-        encoded = encode_texts(texts, spec)
+        encoded = encode_texts(texts, spec, self.config.language)
         return [{**feature, "labels": target} for feature, target in zip(encoded, self._targets(examples), strict=True)]
 
     @property

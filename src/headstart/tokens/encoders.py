@@ -26,13 +26,15 @@ _MAX_WORKERS = 8
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
-def encode_batches(batches: Iterable[Sequence[str]], tokenizer: str) -> Iterator[EncodedBatch]:
+def encode_batches(
+    batches: Iterable[Sequence[str]], tokenizer: str, in_process: bool = False
+) -> Iterator[EncodedBatch]:
     """Yield the ids of each batch of texts, in order, for a tokenizer that is given as its JSON.
 
     No special tokens are added, and the name of a special token in a text is encoded as text. At most two batches per
-    worker are read ahead.
+    worker are read ahead. `in_process` starts no pool, however much text there is.
     """
-    remaining, workers = iter(batches), _worker_count()
+    remaining, workers = iter(batches), 1 if in_process else _worker_count()
     yield from _encode_here(remaining, tokenizer, POOL_THRESHOLD_CHARACTERS if workers > 1 else math.inf)
     yield from _encode_in_pool(remaining, tokenizer, workers)
 

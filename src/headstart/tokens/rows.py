@@ -8,19 +8,25 @@ from the document offsets when a row is read, so one folder of shards serves eve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from headstart.core.contracts import RowSource
 from headstart.core.data import Bools, Ints, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import ArtifactError, DataError
+from headstart.core.vocabulary import language_token
 from headstart.tokens.segments import SegmentRows
 from headstart.tokens.sentence_rows import SentenceRows
 from headstart.tokens.shards import Shards
+from headstart.tokens.tagged_rows import TaggedRows
 
 
-def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> RowSource:
-    """Return the rows of a shape over token shards."""
+def cut(shards: Shards, vocabulary: Vocabulary, shape: RowShape, language: str | None = None) -> RowSource:
+    """Return the rows of a shape over token shards; with a language, its token is at the start of each."""
+    if language is not None:
+        shorter = replace(shape, length=shape.length - 1)
+        return TaggedRows(cut(shards, vocabulary, shorter), vocabulary.added[language_token(language)], vocabulary)
     if shape.one_sentence:
         return SentenceRows(shards, vocabulary, shape)
     return SegmentRows(shards, vocabulary, shape) if shape.segments else PackedRows(shards, vocabulary, shape)
@@ -71,6 +77,13 @@ class PackedRows:
         if self.shape.add_sep:
             ids[:, -1] = self.vocabulary.sep
         return Rows(ids, samples, self._sentences(positions, is_separator) if self.shape.sentence_starts else ())
+
+    def prefetch(self, first: int, last: int) -> None:
+        """Start to fetch the tokens of the rows [first, last), if they are in a store."""
+        ends = np.asarray([first, last], dtype=np.int64) * self._width
+        separators = self._document_at(ends) if self.shape.separate_documents else np.zeros(2, dtype=np.int64)
+        start, stop = (ends - separators).tolist()
+        self.shards.prefetch(start, min(stop, self.shards.tokens))
 
     def _sentences(self, positions: Ints, is_separator: Bools) -> list[Ints]:
         """Return the columns of each row at which a sentence starts."""

@@ -82,6 +82,15 @@ class SegmentRows:
         negative_ids = self._negatives(pair, draws[:, 1 : 1 + _TRIES], draws[:, 1 + _TRIES :])
         return Rows(ids, samples, second_start=first + 2, negative_ids=negative_ids)
 
+    def prefetch(self, first: int, last: int) -> None:
+        """Start to fetch the tokens of the rows [first, last), if they are in a store; negatives are read when needed.
+
+        These are all tokens of the documents to which the rows belong.
+        """
+        documents = np.searchsorted(self._rows_until, [first, last - 1], side="right")
+        begin, end = self._extent(documents)
+        self.shards.prefetch(int(begin[0]), int(end[1]))
+
     def _count(self) -> Ints:
         """Return the cumulative number of rows up to and including each document (documents,)."""
         until = np.empty(len(self.shards.documents), dtype=np.int64)

@@ -61,3 +61,8 @@ class SentenceRows:
         ids[column == size + 1] = self.vocabulary.sep
         ids[column > size + 1] = self.vocabulary.pad
         return Rows(ids, samples)
+
+    def prefetch(self, first: int, last: int) -> None:
+        """Start to fetch the tokens of the rows [first, last), if they are in a store."""
+        starts = self.shards.sentences
+        self.shards.prefetch(int(starts[first]), int(starts[last]) if last < len(self) else self.shards.tokens)

@@ -48,6 +48,7 @@ def write(
     limit_tokens: int = _FILE_TOKENS,
     batch_characters: int = _BATCH_CHARACTERS,
     on_documents: Callable[[int], None] | None = None,
+    in_process: bool = False,
 ) -> dict[str, Any]:
     """Encode documents into `folder` on all cores, in bounded memory, and return the counts.
 
@@ -61,6 +62,7 @@ def write(
         limit_tokens=limit_tokens,
         batch_characters=batch_characters,
         on_documents=on_documents,
+        in_process=in_process,
     )
     return counts[""]
 
@@ -73,10 +75,12 @@ def write_splits(
     limit_tokens: int = _FILE_TOKENS,
     batch_characters: int = _BATCH_CHARACTERS,
     on_documents: Callable[[int], None] | None = None,
+    in_process: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Encode pairs of (split, document) in one pass into one folder per split, and return the counts by split.
 
-    Each folder gets the bytes that `write` would write for the documents of its split.
+    Each folder gets the bytes that `write` would write for the documents of its split. `in_process` starts no worker
+    processes.
     """
     with ExitStack() as stack:
         writers = {
@@ -85,7 +89,7 @@ def write_splits(
         }
         batches, batches_to_encode = tee(_batches(documents, writers, batch_characters))
         texts = ([piece.text for piece in batch.pieces] for batch in batches_to_encode)
-        encoded_batches = encode_batches(texts, tokenizer.backend_tokenizer.to_str())
+        encoded_batches = encode_batches(texts, tokenizer.backend_tokenizer.to_str(), in_process)
         for batch, encoded in zip(batches, encoded_batches, strict=True):
             batch.writer.add(batch.pieces, encoded)
             if on_documents is not None:
@@ -145,6 +149,13 @@ class Shards:
             in_file = file_indices == i
             out[in_file] = self._files[i][positions[in_file] - i * self._limit]
         return out
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Start to fetch the tokens in [start, stop), if they are in a store; nothing waits for them."""
+        if not self.is_remote:
+            return
+        for i, file in enumerate(self._files[start // self._limit : -(-stop // self._limit)], start // self._limit):
+            file.prefetch(max(0, start - i * self._limit), min(self._limit, stop - i * self._limit))
 
     def _map(self, name: str, dtype: np.dtype[Any], length: int) -> Any:
         path = self.folder / name

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, chain
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from headstart.core.contracts import BatchSource
 from headstart.core.data import Batch, Ints, MixtureComponent, Sample
 from headstart.core.randomness import permute
+from headstart.training.shuffling import BlockShuffle
 
 WINDOW = 8
 """Batches that are sorted by length together, where lengths differ: enough to avoid most padding."""
@@ -23,13 +26,16 @@ _CHUNK = 4096
 """Positions of an epoch that are shuffled at a time: 4,096 take hardly longer than the 32 of a batch."""
 
 
-def samples_of_step(step: int, batch_size: int, length: int, seed: int, before: int = 0) -> list[Sample]:
+def samples_of_step(
+    step: int, batch_size: int, length: int, seed: int, before: int = 0, shuffle: BlockShuffle | None = None
+) -> list[Sample]:
     """Return the samples of one global batch; epochs follow each other without a short batch at their end.
 
-    `before` is the number of samples that were read in batches of other sizes before step 0.
+    `before` is the number of samples that were read in batches of other sizes before step 0. Without `shuffle`, the
+    order of an epoch is a permutation of all samples.
     """
     first = before + step * batch_size
-    return _samples(np.arange(first, first + batch_size), length, seed)
+    return _samples(np.arange(first, first + batch_size), length, seed, shuffle=shuffle)
 
 
 def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: int) -> list[Sample]:
@@ -49,8 +55,9 @@ def samples_by_length(step: int, batch_size: int, lengths: Sequence[int], seed: 
 
 
 def samples_by_share(
-    step: int, batch_size: int, parts: Sequence[MixtureComponent], seed: int, before: int = 0
-) -> list[Sample]:
+    step: int, batch_size: int, parts: Sequence[MixtureComponent], seed: int, before: int = 0,
+    shuffles: Sequence[BlockShuffle] = (),
+) -> list[Sample]:  # fmt: skip
     """Return the samples of one global batch of a mixture: each part at its share, in epochs of its own.
 
     The samples of a part are numbered after those of the parts before it.
@@ -62,10 +69,35 @@ def samples_by_share(
         turns[index].append(turn)
         order.append(index)
     first, samples = 0, []
-    for part, taken in zip(parts, turns, strict=True):
-        samples.append(iter(_samples(np.asarray(taken, dtype=np.int64), part.size, seed, first)))
+    for i, (part, taken) in enumerate(zip(parts, turns, strict=True)):
+        shuffle = shuffles[i] if shuffles else None
+        samples.append(iter(_samples(np.asarray(taken, dtype=np.int64), part.size, seed, first, shuffle)))
         first += part.size
     return [next(samples[index]) for index in order]
+
+
+def samples_by_share_and_length(
+    step: int, batch_size: int, parts: Sequence[MixtureComponent], lengths: Sequence[int], seed: int
+) -> list[Sample]:
+    """Return the samples of one global batch of a mixture, grouped by length within each part to avoid padding.
+
+    Algorithm: take a window of the batches that `samples_by_share` gives, sort the samples of each part by length, and
+    deal them to the batches again, so that each batch keeps its number of samples of each part. The batches of a
+    window are read in a shuffled order. A window reads no sample of a part twice.
+    """
+    once = min(part.size / (part.share * batch_size) for part in parts)
+    width = max(1, min(WINDOW, int(once)))
+    window, index = divmod(step, width)
+    batches = [samples_by_share(window * width + i, batch_size, parts, seed) for i in range(width)]
+    ends = list(accumulate(part.size for part in parts))
+    by_part: list[list[Sample]] = [[] for _ in parts]
+    for sample in chain.from_iterable(batches):
+        by_part[bisect_right(ends, sample.index)].append(sample)
+    for samples in by_part:
+        samples.sort(key=lambda sample: (lengths[sample.index], sample))
+    dealt = [iter(samples) for samples in by_part]
+    regrouped = [[next(dealt[bisect_right(ends, sample.index)]) for sample in batch] for batch in batches]
+    return regrouped[int(permute([index], width, seed, window, "windows")[0])]
 
 
 def drawn(position: int, parts: Sequence[MixtureComponent]) -> list[int]:
@@ -92,30 +124,65 @@ def _merge(counts: list[int], parts: Sequence[MixtureComponent], number: int) ->
         heapq.heapreplace(due, ((counts[index] + 0.5) / parts[index].share, index))
 
 
-def _samples(positions: Ints, length: int, seed: int, first: int = 0) -> list[Sample]:
+def _samples(
+    positions: Ints, length: int, seed: int, first: int = 0, shuffle: BlockShuffle | None = None
+) -> list[Sample]:
     epochs, offsets = positions // length, positions % length
     samples: list[Sample] = []
     for epoch in np.unique(epochs):
         chunks, positions_in_chunk = np.divmod(offsets[epochs == epoch], _CHUNK)
         for chunk in np.unique(chunks):
-            indices = _shuffled(int(chunk), length, seed, int(epoch))[positions_in_chunk[chunks == chunk]]
+            indices = _shuffled(int(chunk), length, seed, int(epoch), shuffle)
+            indices = indices[positions_in_chunk[chunks == chunk]]
             samples.extend(Sample(int(epoch), first + index) for index in indices.tolist())
     return samples
 
 
 @lru_cache(maxsize=64)
-def _shuffled(chunk: int, length: int, seed: int, epoch: int) -> Ints:
-    return permute(np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, length)), length, seed, epoch)
+def _shuffled(chunk: int, length: int, seed: int, epoch: int, shuffle: BlockShuffle | None) -> Ints:
+    positions = np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, length))
+    return permute(positions, length, seed, epoch) if shuffle is None else shuffle.rows(positions, length, seed, epoch)
 
 
 def global_batch(feed: BatchSource, step: int, batch_size: int, seed: int, before: int = 0) -> list[Sample]:
-    """Return the samples of one step: sorted by length, drawn by share, or plain, as the source requires."""
+    """Return the samples of one step: sorted by length, drawn by share, or plain, as the source requires.
+
+    A source with a method `order` has an order of its own, and returns the samples at a range of positions.
+    """
+    order = getattr(feed, "order", None)
+    if order is not None:
+        first = before + step * batch_size
+        samples: list[Sample] = order(range(first, first + batch_size))
+        return samples
     if feed.lengths is not None:
         assert not before, "windows of sorted batches need one batch size"
+        if feed.parts:
+            return samples_by_share_and_length(step, batch_size, feed.parts, feed.lengths, seed)
         return samples_by_length(step, batch_size, feed.lengths, seed)
+    shuffles = shuffles_of(feed)
     if feed.parts:
-        return samples_by_share(step, batch_size, feed.parts, seed, before)
-    return samples_of_step(step, batch_size, len(feed), seed, before)
+        return samples_by_share(step, batch_size, feed.parts, seed, before, shuffles)
+    return samples_of_step(step, batch_size, len(feed), seed, before, shuffles[0] if shuffles else None)
+
+
+def shuffles_of(feed: BatchSource) -> Sequence[BlockShuffle]:
+    """Return how a source shuffles each of its parts, its attribute `shuffles`; empty for full permutations."""
+    shuffles: Sequence[BlockShuffle] = getattr(feed, "shuffles", ())
+    return shuffles
+
+
+def prefetch(feed: BatchSource, step: int, batch_size: int, seed: int, before: int = 0) -> None:
+    """Start to fetch the blocks of rows that will be read about one buffer after a step, from a store."""
+    if not (shuffles := shuffles_of(feed)) or not getattr(feed, "read_ahead", 0):
+        return
+    ends = [before + step * batch_size, before + (step + 1) * batch_size]
+    parts = feed.parts or [MixtureComponent(len(feed), 1.0)]
+    starts, stops = (drawn(end, parts) if feed.parts else [end] for end in ends)
+    first = 0
+    for part, shuffle, start, stop in zip(parts, shuffles, starts, stops, strict=True):
+        for low, high in shuffle.ahead(start, stop, part.size, seed):
+            feed.prefetch(first + low, first + high)  # type: ignore[attr-defined]
+        first += part.size
 
 
 def count_micro_batches(batch_size: int, micro_batch_size: int, processes: int = 1) -> int:
@@ -146,6 +213,7 @@ class StepBatches(Dataset[list[Batch]]):
     """Number of processes."""
 
     def __getitem__(self, step: int) -> list[Batch]:
+        prefetch(self.feed, step, self.batch_size, self.seed, self.before)
         samples = self.samples(step)
         own = range(self.rank, min(self.count, len(samples)), self.size)
         return [self.feed.batch(samples[number :: self.count]) for number in own]

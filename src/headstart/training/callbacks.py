@@ -38,10 +38,13 @@ class Callback:
         """Called after each evaluation, with its metrics; the first one is the one to select checkpoints by."""
 
     def on_save_begin(self, loop: Loop) -> None:
-        """Called before a checkpoint is written: flush here what must be on disk by then."""
+        """Called on every rank before a checkpoint is written: flush here what must be on disk by then."""
 
     def on_save(self, loop: Loop, path: Path) -> None:
-        """Called after a checkpoint was written to `path`, on every rank."""
+        """Called on every rank after a checkpoint was written to `path`.
+
+        With `training.async_save`, another thread calls this while training continues: do not use the loop's weights.
+        """
 
     def on_train_end(self, loop: Loop) -> None:
         """Called after the last step of a run that was neither stopped nor failed."""
@@ -51,7 +54,10 @@ class Callback:
 
 
 class LoggingCallback(Callback):
-    """Logs mean loss, gradient norm, learning rate, speed and the used budget every `logging_steps` steps."""
+    """Logs mean loss, gradient norm, learning rate, speed and the used budget every `logging_steps` steps.
+
+    On a device whose peak speed is known, `mfu` is the fraction of it that the FLOPs of the model use.
+    """
 
     def __init__(self, logging_steps: int) -> None:
         """Take the number of steps between two log entries."""
@@ -60,6 +66,7 @@ class LoggingCallback(Callback):
     def on_train_begin(self, loop: Loop) -> None:
         """Start measuring the speed."""
         self._last_time, self._last_tokens = time.monotonic(), loop.progress.tokens
+        self._last_flops, self._peak = loop.progress.flops, loop.train_step.peak_flops
 
     def on_step_end(self, loop: Loop, result: StepResult) -> None:
         """Log if an entry is due, and at the end of the budget."""
@@ -69,11 +76,14 @@ class LoggingCallback(Callback):
         loop.synchronize()
         now = time.monotonic()
         speed = (progress.tokens - self._last_tokens) / max(now - self._last_time, 1e-9)
-        self._last_time, self._last_tokens = now, progress.tokens
+        per_second = (progress.flops - self._last_flops) / max(now - self._last_time, 1e-9)
+        self._last_time, self._last_tokens, self._last_flops = now, progress.tokens, progress.flops
         loop.log({
             "loss": sum(progress.recent) / len(progress.recent), "gradient_norm": result.norm,
             "learning_rate": result.learning_rate, "tokens_per_second": speed, "tokens": float(progress.tokens),
             "share": fraction,
+            **({} if self._peak is None else {"mfu": per_second / self._peak}),
+            **({} if loop.train_step.loss_scale is None else {"loss_scale": progress.loss_scale}),
         })  # fmt: skip
         progress.recent.clear()
 
@@ -144,11 +154,11 @@ class EarlyStoppingCallback(Callback):
 
 
 class CheckpointCallback(Callback):
-    """Saves a checkpoint every `minutes` minutes, and when the run is asked to stop."""
+    """Saves a checkpoint every `minutes` minutes, at multiples of `steps`, and when the run is asked to stop."""
 
-    def __init__(self, minutes: float) -> None:
-        """Take the minutes between two checkpoints."""
-        self.minutes = minutes
+    def __init__(self, minutes: float, steps: int | None = None) -> None:
+        """Take the minutes between two checkpoints, and the number of steps between two that are kept."""
+        self.minutes, self.steps = minutes, steps
 
     def on_train_begin(self, loop: Loop) -> None:
         """Start counting the minutes."""
@@ -156,9 +166,12 @@ class CheckpointCallback(Callback):
 
     def on_step_end(self, loop: Loop, result: StepResult) -> None:
         """Save if a checkpoint is due by the clock of rank 0; at the end of the budget the run publishes its result."""
-        due = loop.progress.seconds - self._saved_at >= 60 * self.minutes and loop.fraction_done() < 1
-        if due or loop.stop_requested():
-            loop.save()
+        loop.saver.check()
+        due = loop.progress.seconds - self._saved_at >= 60 * self.minutes
+        due |= self.steps is not None and loop.progress.step % self.steps == 0
+        if (due and loop.fraction_done() < 1) or loop.stop_requested():
+            # A run that is asked to stop may have little time left, and ends with this checkpoint.
+            loop.save(wait=loop.stop_requested())
             self._saved_at = loop.progress.seconds
 
 
@@ -180,4 +193,5 @@ def default_callbacks(settings: TrainingSettings, keep_best: bool = False) -> li
         callbacks.append(BestWeightsCallback())
     if settings.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(settings.early_stopping_patience))
-    return [*callbacks, EvaluationCallback(settings.eval_count), CheckpointCallback(settings.save_interval_minutes)]
+    saving = CheckpointCallback(settings.save_interval_minutes, settings.save_keep_steps)
+    return [*callbacks, EvaluationCallback(settings.eval_count), saving]

@@ -6,6 +6,7 @@ write and read the same checkpoint, whole or sharded.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -24,7 +25,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
+from headstart.core.file_hashes import FileFacts, describe
 from headstart.training import state
+from headstart.training.loss_scale import FIRST
 from headstart.training.world import World
 
 _NAME = re.compile(r"^step-(\d{9})$")
@@ -55,6 +58,12 @@ class Progress:
     window: list[tuple[float, float]] = field(default_factory=list)
     """Loss and gradient norm of the last good steps, for spike detection."""
     last_spike: int = 0
+    loss_scale: float = FIRST
+    """The scale of the loss in fp16."""
+    loss_scale_steps: int = 0
+    """Steps since the scale changed."""
+    skipped_steps: int = 0
+    """All steps that changed no weights because gradients in fp16 overflowed."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,15 @@ class TrainState:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """What one process writes of the state at one step; no tensors in a process that writes none."""
+
+    progress: Progress
+    tensors: dict[str, torch.Tensor]
+    sharded: bool
+
+
+@dataclass(frozen=True)
 class Restored:
     """What `CheckpointStore.restore` read besides the weights and the optimizer state."""
 
@@ -80,28 +98,40 @@ class Restored:
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """The checkpoints of one run: folders `step-N`, of which the newest `keep` are kept."""
+    """The checkpoints of one run: folders `step-N`, of which the newest `keep` are kept, and those of `keep_steps`."""
 
     folder: Path
     fingerprint: str
     """Ties the checkpoints to a recipe and its inputs."""
     keep: int = 2
+    keep_steps: int | None = None
+    """Checkpoints at multiples of this number of steps are never removed."""
     world: World = World()  # noqa: RUF009  # frozen
 
     def save(self, train_state: TrainState, sharded: bool = False) -> Path:
+        """Write the current state, and return the path of the checkpoint."""
+        return self.write(self.snapshot(train_state, sharded))
+
+    def snapshot(self, train_state: TrainState, sharded: bool = False) -> Snapshot:
+        """Return what this process has to write of the current state; its tensors change with the next step."""
+        tensors: dict[str, torch.Tensor] = {}
+        if self.world.is_main or sharded:
+            tensors = state.collect(train_state.module, train_state.optimizer, train_state.best)
+        return Snapshot(copy.deepcopy(train_state.progress), tensors, sharded)
+
+    def write(self, snapshot: Snapshot) -> Path:
         """Write `folder/step-N`, completely or not at all, verify it, and remove the oldest beyond `keep`.
 
         All processes call this. If all hold the same tensors, rank 0 writes them. If they are sharded, each process
         writes, reads back and hashes its own part, so that none waits for another to read what all have written.
         """
-        target = self.path_of(train_state.progress)
-        tensors = (train_state.module, train_state.optimizer, train_state.best)
+        target = self.path_of(snapshot.progress)
         if self.world.is_main:
             _clean_up(self.folder)
-            self._write(target, state.collect(*tensors), train_state.progress, sharded)
+            self._write(target, snapshot)
             self._remove_old(target)
-        elif sharded:
-            _write_part(state.collect(*tensors), self.world, None)
+        elif snapshot.sharded:
+            _write_part(snapshot.tensors, self.world, None)
         self.world.barrier()
         return target
 
@@ -128,14 +158,17 @@ class CheckpointStore:
         """Return the path of the checkpoint of a run's current step."""
         return self.folder / f"step-{progress.step:09d}"
 
-    def _write(self, target: Path, tensors: dict[str, torch.Tensor], progress: Progress, sharded: bool) -> None:
+    def _write(self, target: Path, snapshot: Snapshot) -> None:
+        tensors = snapshot.tensors
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         with artifact.staged(target, "checkpoint", size_hint=size, run=self.fingerprint) as staging:
-            if sharded:
+            if snapshot.sharded:
                 staging.hashed |= _write_part(tensors, self.world, staging.path)
             else:
-                _write_tensors(tensors, staging.path, no_dist=True)
-            (staging / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+                _write_tensors(tensors, staging.path, None)
+            (staging / "progress.json").write_text(
+                json.dumps(asdict(snapshot.progress), indent=2) + "\n", encoding="utf-8"
+            )
         artifact.verify(target, "checkpoint", trusted=staging.hashed)
 
     def _select(self) -> tuple[str, list[str]]:
@@ -162,13 +195,15 @@ class CheckpointStore:
         return "", []
 
     def _remove_old(self, target: Path) -> None:
-        """Remove all but the newest `keep` checkpoints; later steps than `target` are damaged and removed too.
+        """Remove all but the newest `keep` checkpoints and those of `keep_steps`.
 
-        A folder is renamed before it is emptied, so that no process sees a partial one.
+        Steps after `target` are damaged and removed too. A folder is renamed before it is emptied, so that no process
+        sees a partial one.
         """
         paths = self._existing()
         newer = sum(path.name > target.name for path in paths)
-        for path in [*paths[:newer], *paths[newer + self.keep :]]:
+        older = [path for path in paths[newer + self.keep :] if not is_kept(path.name, self.keep_steps)]
+        for path in [*paths[:newer], *older]:
             removed = path.with_name(f".{path.name}.removed")
             os.rename(path, removed)
             shutil.rmtree(removed)
@@ -179,21 +214,28 @@ class CheckpointStore:
         return sorted((path for path in paths if _NAME.match(path.name)), reverse=True)
 
 
-def _write_part(tensors: dict[str, torch.Tensor], world: World, staging: Path | None) -> dict[str, artifact.FileFacts]:
+def is_kept(name: str, keep_steps: int | None) -> bool:
+    """Return True if the checkpoint of this name is never removed."""
+    return keep_steps is not None and int(name.removeprefix("step-")) % keep_steps == 0
+
+
+def _write_part(tensors: dict[str, torch.Tensor], world: World, staging: Path | None) -> dict[str, FileFacts]:
     """Write this process's part into the staging folder of rank 0; return the hashes of all processes' files."""
     folder = Path(world.broadcast(str(staging)))
-    _write_tensors(tensors, folder, no_dist=False)
+    _write_tensors(tensors, folder, world)
     # DCP names the files of a rank this way.
     own = folder.glob(f"shard-{world.rank + 1:05d}-*")
-    parts = world.all_gather({path.name: artifact.describe(path) for path in own})
+    parts = world.all_gather({path.name: describe(path) for path in own})
     return {name: facts for part in parts for name, facts in part.items()}
 
 
-def _write_tensors(tensors: dict[str, torch.Tensor], folder: Path, no_dist: bool) -> None:
+def _write_tensors(tensors: dict[str, torch.Tensor], folder: Path, world: World | None) -> None:
+    """Write tensors into the folder: together with the other processes of a world, or alone."""
+    group = None if world is None else world.group
     with _quiet():
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         try:
-            dcp.save(tensors, storage_writer=writer, no_dist=no_dist)
+            dcp.save(tensors, storage_writer=writer, process_group=group, no_dist=world is None)
         except CheckpointException as error:
             # It is not an Exception, and it wraps the cause (a full disk, for example) by rank.
             raise next(iter(error.failures.values()))[0] from error

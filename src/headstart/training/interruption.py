@@ -7,19 +7,32 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from headstart.core.errors import HeadstartError
+
 STOP_FILE = "stop"
+ELASTIC = "HEADSTART_ELASTIC"
+"""Set for processes of a run whose number of machines may change. When a machine joins, the launcher of each machine
+signals its own processes, at slightly different times, and starts them again."""
+_SIGNAL_SECONDS = 30.0
+"""How long a process waits for the signal of its own launcher after that of another machine."""
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 _POLL_SECONDS = 1.0
 """Minimum time between two checks for the file: a check is slow on a network disk."""
+_FILE_REASON = f"the file {STOP_FILE}"
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stopped(KeyboardInterrupt):
     """A run was asked to stop and has saved a checkpoint; the same command resumes it."""
+
+
+class MachineLeftError(HeadstartError):
+    """Another machine was asked to leave the run; the launcher starts this process again, without that machine."""
 
 
 class StopSignal:
@@ -58,14 +71,32 @@ class StopSignal:
         if self.reason is None and self.file is not None and now - self._last_check >= _POLL_SECONDS:
             self._last_check = now
             if self.file.exists():
-                self.reason = f"the file {STOP_FILE}"
+                self.reason = _FILE_REASON
         return self.reason is not None
 
-    def acknowledge(self) -> Stopped:
-        """Delete the stop file, so that the next start resumes, and return the exception to raise."""
+    def acknowledge(self, reasons: Sequence[str | None] = ()) -> Stopped:
+        """Delete the stop file, so that the next start resumes, and return the exception to raise.
+
+        `reasons` are those of all processes. If the number of machines may change, wait for a signal of this process's
+        own launcher: a process that exits without one has finished, as its launcher sees it.
+
+        Raises:
+            MachineLeftError: only another machine was asked to stop.
+        """
         if self.file is not None:
             self.file.unlink(missing_ok=True)
-        return Stopped(f"stopped by {self.reason or 'another process'}")
+        reason = next(filter(None, [*reasons, self.reason]), "another process")
+        if ELASTIC in os.environ and self.reason is None and not reason.startswith(_FILE_REASON):
+            deadline = time.monotonic() + _SIGNAL_SECONDS
+            while self.reason is None:
+                if time.monotonic() > deadline:
+                    raise MachineLeftError(
+                        "another machine was asked to stop and has left",
+                        allowed="All processes have saved a checkpoint",
+                        do="Do nothing: the run resumes with the machines that are left",
+                    )
+                time.sleep(0.05)
+        return Stopped(f"stopped by {reason}")
 
     def _record(self, number: int, _: FrameType | None) -> None:
         self.reason = signal.Signals(number).name

@@ -22,8 +22,10 @@ from headstart.training.checkpoint import CheckpointStore, Progress, TrainState
 from headstart.training.freezing import Freezing
 from headstart.training.guard import NanGuard
 from headstart.training.interruption import StopSignal
+from headstart.training.loss_scale import LossScale
 from headstart.training.phases import Phase, Phases, with_batch_warmup
 from headstart.training.recomputation import recompute_layers
+from headstart.training.saving import saver_of
 from headstart.training.settings import TrainingSettings
 from headstart.training.step import Gradients, TrainStep
 from headstart.training.world import World
@@ -105,13 +107,14 @@ class Loop:
             compilation.compile_layers(learner.module, precision.default_device(settings.device).type)
         self.train_step = TrainStep(learner, settings, run.seed, self.world)
         groups = learner.parameter_groups()
-        self.optimizer = optimizer.build(learner.module, groups, settings)
+        self.optimizer = self.train_step.optimizer = optimizer.build(learner.module, groups, settings)
         self.freezing = Freezing(learner.module, groups)
         self.guard = NanGuard(self.logs if self.world.is_main else None, settings.stop_after_bad_steps)
         self.stop_signal = StopSignal(run.folder if self.world.is_main else None)
         self.checkpoints = CheckpointStore(
-            run.folder / "checkpoints", run.fingerprint, settings.save_total_limit, self.world
+            run.folder / "checkpoints", run.fingerprint, settings.save_total_limit, settings.save_keep_steps, self.world
         )
+        self.saver = saver_of(self.checkpoints, settings.async_save)
         self.progress = Progress()
         self.best: dict[str, torch.Tensor] = {}
         self.validation: dict[str, float] | None = None
@@ -127,6 +130,9 @@ class Loop:
         if restored is None:
             return []
         self.progress, self.best = restored.progress, restored.best
+        if self.train_step.loss_scale is not None:
+            scale, steps = self.progress.loss_scale, self.progress.loss_scale_steps
+            self.train_step.loss_scale = LossScale(self.train_step.device, scale, steps)
         for message in restored.skipped if self.world.is_main else ():
             logger.warning("skipped a damaged checkpoint: %s", message)
         return restored.skipped
@@ -145,12 +151,14 @@ class Loop:
                 for micro_batches in self._batches():
                     self._notify("on_step_end", self._step(micro_batches))
                     if self.stop_requested():
-                        raise self.stop_signal.acknowledge()
+                        raise self.stop_signal.acknowledge(self.world.all_gather(self.stop_signal.reason))
             self.synchronize()
             self.freezing.update(1.0, math.inf)
             self._notify("on_train_end")
+            self.saver.wait()
             self.train_step.parallel.gather()
         finally:
+            self.saver.close()
             for callback in self.callbacks:
                 callback.close()
         return TrainResult(self.progress, self.validation or {}, resumed_from)
@@ -172,13 +180,21 @@ class Loop:
         Called before a log entry and a checkpoint, so that the host waits for the device only then. Steps with a NaN
         or Inf have changed no weights. On a CPU every step has been checked.
         """
+        if (scale := self.train_step.loss_scale) is not None:
+            self.progress.loss_scale, self.progress.loss_scale_steps = scale.state
         unread, self._unread = self._unread, []
         if not unread:
             return
-        pairs = [torch.stack([torch.as_tensor(value).float() for value in (g.loss, g.norm)]) for _, g, _, _ in unread]
-        for (step, _, samples, feed), (loss, norm) in zip(unread, torch.stack(pairs).tolist(), strict=True):
+        values = [
+            torch.stack(
+                [torch.as_tensor(value, device=self.train_step.device).float() for value in (g.loss, g.norm, g.scale)]
+            )
+            for _, g, _, _ in unread
+        ]
+        for (step, _, samples, feed), row in zip(unread, torch.stack(values).tolist(), strict=True):
+            loss, norm, scale = row
             self.progress.recent.append(loss)
-            self.guard.check(self.progress, loss, norm, samples, partial(self._row_losses, feed, samples), step)
+            self._may_step(loss, norm, scale, samples, feed, step)
 
     def log(self, values: Mapping[str, float]) -> None:
         """Pass the values of a log entry to all callbacks."""
@@ -201,15 +217,16 @@ class Loop:
             metrics = self.learner.validate()
         return self.world.broadcast(metrics)
 
-    def save(self) -> Path:
-        """Write a checkpoint now and return its path."""
+    def save(self, wait: bool = True) -> Path:
+        """Write a checkpoint of the current step and return its path.
+
+        Without `wait` and with `training.async_save`, it is written in the background, while training continues.
+        """
         self.synchronize()
         self._notify("on_save_begin")
         self._synchronize_clock()
         train_state = TrainState(self.learner.module, self.optimizer, self.progress, self.best)
-        path = self.checkpoints.save(train_state, self.train_step.parallel.sharded)
-        self._notify("on_save", path)
-        return path
+        return self.saver.save(train_state, self.train_step.parallel.sharded, partial(self._notify, "on_save"), wait)
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the trained weights, on the CPU."""
@@ -259,10 +276,12 @@ class Loop:
             optimizer.step_unless(self.optimizer, (~is_finite).float())
             self._unread.append((progress.step, gradients, samples, phase.feed))
         else:
-            rows = partial(self._row_losses, phase.feed, samples)
-            if self.guard.check(progress, gradients.loss, float(gradients.norm), samples, rows):
+            if self._may_step(gradients.loss, float(gradients.norm), float(gradients.scale), samples, phase.feed):
                 self.optimizer.step()
             progress.recent.append(gradients.loss)
+        if self.train_step.loss_scale is not None:
+            loss, norm = torch.as_tensor(gradients.loss), torch.as_tensor(gradients.norm)
+            self.train_step.loss_scale.update((torch.isfinite(loss) & ~torch.isfinite(norm)).float())
         self.optimizer.zero_grad()
         progress.step += 1
         progress.samples += phase.samples
@@ -275,6 +294,20 @@ class Loop:
         # Several processes have agreed during the step; a single one checks again after its callbacks.
         self._stop = gradients.stop or (None if self.world.size == 1 else False)
         return StepResult(gradients, rate)
+
+    def _may_step(
+        self, loss: float, norm: float, scale: float, samples: Callable[[], list[Sample]], feed: BatchSource,
+        step: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Return True if the optimizer may step.
+
+        Gradients that overflow although the loss is finite are the loss scale's fault, which is then halved. If they
+        overflow without a scale, or the loss is not finite, the step is a bad one.
+        """
+        if scale > 1 and math.isfinite(loss) and not math.isfinite(norm):
+            self.progress.skipped_steps += 1
+            return False
+        return self.guard.check(self.progress, loss, norm, samples, partial(self._row_losses, feed, samples), step)
 
     def _row_losses(self, feed: BatchSource, samples: Callable[[], list[Sample]]) -> dict[Sample, float]:
         return self.train_step.row_losses(feed, samples())

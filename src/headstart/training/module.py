@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,10 @@ class LossModule(torch.nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the loss summed over the batch's predictions."""
         return self.method.loss(self.model, batch)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(model, *arguments)`, with the model's weights gathered under FSDP."""
+        return function(self.model, *arguments)
 
     def measure(self, batch: Batch) -> dict[str, float]:
         """Return metrics summed over the batch's predictions; like `forward`, it runs under FSDP as well."""

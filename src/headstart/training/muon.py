@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor, Replicate
 from transformers.pytorch_utils import Conv1D
 
 from headstart.training import precision
@@ -65,14 +66,23 @@ class Muon(torch.optim.Optimizer):
             # A selection, because the product of a NaN and zero is a NaN.
             before, skips = state["momentum_buffer"], found_inf.bool()
             moving = before.lerp(matrix.grad, 1 - self.momentum)
-            update = orthogonalized(matrix.grad.lerp(moving, self.momentum))
+            update = _orthogonalized(matrix.grad.lerp(moving, self.momentum))
             before.copy_(torch.where(skips, before, moving))
             matrix.copy_(torch.where(skips, matrix, matrix * (1 - rate * decay) - scale * update))
             return
         moving = state["momentum_buffer"].lerp_(matrix.grad, 1 - self.momentum)
-        update = orthogonalized(matrix.grad.lerp(moving, self.momentum))
+        update = _orthogonalized(matrix.grad.lerp(moving, self.momentum))
         matrix.mul_(1 - rate * decay)
         matrix.add_(update, alpha=-scale)
+
+
+def _orthogonalized(matrix: torch.Tensor) -> torch.Tensor:
+    """Return `orthogonalized` of a matrix; a sharded one is gathered in each process, which keeps its part."""
+    if not isinstance(matrix, DTensor):
+        return orthogonalized(matrix)
+    mesh = matrix.device_mesh
+    whole = DTensor.from_local(orthogonalized(matrix.full_tensor()), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=matrix.placements)
 
 
 def orthogonalized(matrix: torch.Tensor, number_format: torch.dtype | None = None) -> torch.Tensor:

@@ -56,8 +56,8 @@ class Phases:
                     allowed="Each process needs at least one sample per step",
                     do="Raise `training.batch_tokens` or `training.batch_size`, or start fewer processes",
                 )
-            if settings.parallel == "fsdp" and world.size > 1:
-                require_even(phase.samples, world, settings.optim)
+            if settings.shards_weights and world.size > 1:
+                require_even(phase.samples, world, settings)
             if phase.feed.lengths is not None:
                 require_constant_batch_size(settings)
 

@@ -1,4 +1,4 @@
-"""Number formats (bf16, fp32), chosen by what the machine supports."""
+"""Number formats (bf16, fp16, fp32), chosen by what the machine supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from headstart.core.errors import ResourceError
+from headstart.core.errors import ResourceError, first_line
 from headstart.training.settings import DEVICE, DEVICE_PATTERN
 
 
@@ -40,12 +40,40 @@ def resolve(precision: str, device: torch.device) -> str:
 
 def dtype(precision: str) -> torch.dtype:
     """Return the torch dtype of a number format."""
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the autocast context for forward passes."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype(precision))
+
+
+def set_tf32(tf32: bool | None, device: torch.device) -> None:
+    """Let matrix products in fp32 use TF32, or not; None leaves torch's own setting.
+
+    Raises:
+        ResourceError: the device is no GPU of CUDA with TF32.
+    """
+    if tf32 is None:
+        return
+    if tf32 and not (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)):
+        raise ResourceError(
+            f"`training.tf32` is true, but the device is {device_name(device)}",
+            allowed="TF32 is a format of NVIDIA's GPUs since Ampere",
+            do="Remove `training.tf32`",
+        )
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def missing_kernel(error: RuntimeError, precision: str, device: torch.device) -> ResourceError | None:
+    """Return the error for users if an operation has no kernel for a number format; None for other errors."""
+    if precision == "fp32" or ("not implemented for" not in str(error) and "Unsupported dtype" not in str(error)):
+        return None
+    return ResourceError(
+        f"`training.precision` is {precision}, which an operation lacks on {device_name(device)} ({first_line(error)})",
+        do="Set `training.precision` to fp32" + (", or to bf16" if precision == "fp16" else ""),
+    )
 
 
 def pins_memory(device: torch.device) -> bool:

@@ -6,9 +6,11 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from headstart.core.data import Batch
+from headstart.training.settings import TrainingSettings
 from headstart.training.world import World
 
 
@@ -17,9 +19,9 @@ class Replicas:
 
     sharded = False
 
-    def __init__(self, module: torch.nn.Module, world: World) -> None:
+    def __init__(self, module: torch.nn.Module, world: World, settings: TrainingSettings) -> None:
         """Wrap the module in DDP if there are several processes, which broadcasts the weights of rank 0."""
-        self.module, self.world = module, world
+        self.module, self.world, self.settings = module, world, settings
         self.wrapped: DistributedDataParallel | None = None
         self.wrap()
 
@@ -36,6 +38,9 @@ class Replicas:
                 self.module, broadcast_buffers=False, gradient_as_bucket_view=True,
                 find_unused_parameters=may_leave_unused(self.module),
             )  # fmt: skip
+        if self.settings.reduce_dtype == "bf16":
+            # DDP knows torch's hook by its name and accepts it with NCCL only; gloo can do it too.
+            self.wrapped.register_comm_hook(None, lambda group, bucket: bf16_compress_hook(group, bucket))  # noqa: PLW0108
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Return the summed loss of a batch."""

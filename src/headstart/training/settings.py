@@ -55,8 +55,12 @@ class TrainingSettings(Section):
     micro_batch_size: int | None = Field(
         None, ge=1, description="samples per forward pass; gradients are accumulated over the batch"
     )
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 if the hardware supports it, else fp32"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="auto: bf16 if the hardware supports it, else fp32; fp16, with a loss scale, is for other GPUs",
+    )
+    tf32: bool | None = Field(
+        None, description="compute matrix products of fp32 in TF32 on a GPU; by default as torch is set"
     )
     device: str = Field(
         "auto",
@@ -83,16 +87,51 @@ class TrainingSettings(Section):
         5.0, gt=0, description="minutes between checkpoints: the work that a crash may cost"
     )
     save_total_limit: int = Field(2, ge=1, description="number of checkpoints to keep")
+    save_keep_steps: int | None = Field(
+        None, ge=1, description="also save at multiples of this number of steps, and never delete these checkpoints"
+    )
+    async_save: bool = Field(
+        False,
+        description="write checkpoints in the background: training waits only until the state is copied to host memory",
+    )
     dataloader_num_workers: int = Field(
         0, ge=0, description="processes that prepare batches; 0: the training process itself"
     )
-    parallel: Literal["ddp", "fsdp"] = Field(
+    parallel: Literal["ddp", "fsdp", "hsdp"] = Field(
         "ddp",
-        description="several processes: each holds the whole network (ddp), or a shard of it to save memory (fsdp)",
+        description="several processes: each holds the whole network (ddp), or a shard of it to save memory (fsdp); "
+        "hsdp: shards within groups of `shard_size` processes, each of which holds the whole network",
+    )
+    shard_size: int | None = Field(
+        None,
+        ge=1,
+        description="processes that hold one copy of the network under hsdp; by default those of one machine",
+    )
+    gather_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="number format in which fsdp and hsdp gather weights; bf16 halves the traffic and needs precision "
+        "bf16; the weights that are updated stay fp32",
+    )
+    reduce_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="number format in which several processes add up their gradients; bf16 halves the traffic and "
+        "rounds each sum",
+    )
+    ddp_timeout: float = Field(
+        600,
+        gt=0,
+        le=86400,
+        description="several processes: seconds after which one that is frozen, or late for a step, ends the run; the "
+        "others name it",
     )
     stop_after_bad_steps: int = Field(
         20, ge=1, description="consecutive steps with a NaN or Inf loss or gradient after which the run fails"
     )
+
+    @property
+    def shards_weights(self) -> bool:
+        """True if a process of several holds only a part of the weights."""
+        return self.parallel in ("fsdp", "hsdp")
 
     def micro_batch_for(self, batch_size: int, first: int) -> int:
         """Return the samples per forward pass in a phase, so that it reads as many tokens as in the first phase.
@@ -117,6 +156,11 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.shard_size is not None and self.parallel != "hsdp":
+            raise ValueError(
+                f"shard_size is {self.shard_size}, but parallel is {self.parallel}. Set parallel to hsdp, or remove "
+                "shard_size."
+            )
         if self.early_stopping_patience is not None and self.early_stopping_patience >= self.eval_count:
             raise ValueError(
                 f"early_stopping_patience is {self.early_stopping_patience}, but eval_count is {self.eval_count}, so "

@@ -52,7 +52,9 @@ def empty_like(
                 device = parameter.device if any(g.get("fused") for g in optimizer.param_groups) else "cpu"
                 tensors[name] = torch.empty(shape, dtype=kind, device=device)
         elif name.startswith(_BEST):
-            tensors[name] = torch.empty(shape, dtype=kind)
+            parameter = parameters.get(name.removeprefix(_BEST))
+            like = parameter if parameter is not None and parameter.shape == shape else torch.empty(shape)
+            tensors[name] = torch.empty_like(like, dtype=kind, device="cpu")
     return tensors
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import headstart
+from headstart.adaptation.contrast import Contrast
 from headstart.adaptation.distillation import TeacherDistillation, _with_predicted_labels
 from headstart.core.data import UNLABELED, Examples
 from headstart.core.distillation_losses import soft_target_loss
@@ -80,6 +81,16 @@ def test_a_teacher_with_other_labels_is_rejected(case, checkpoint, tmp_path):
         TeacherDistillation(TeacherDistillation.Config(teacher=folder)).adapt(source)
     with pytest.raises(ArtifactError, match=r"adaptation\.teacher is None"):
         TeacherDistillation().adapt(source)
+
+
+def test_a_model_with_a_fitted_head_can_be_the_teacher(case, tmp_path):
+    task, source, batch, _ = case
+    pooled = Contrast().adapt(source)
+    pooled.save_pretrained(str(tmp_path / "pooled"))
+    adaptation = TeacherDistillation(TeacherDistillation.Config(teacher=tmp_path / "pooled", soft=1.0))
+    model = adaptation.adapt(source).eval()
+    expected = soft_target_loss(task.logits(model, batch), task.logits(pooled.eval(), batch), 2.0).sum()
+    assert adaptation.loss(task, model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_rows_without_labels_get_those_of_the_teacher(case):

@@ -229,7 +229,7 @@ def test_unknown_size_or_kind_raises():
 @pytest.mark.parametrize("kind", KINDS)
 def test_sharding_tied_layers_raises(kind):
     """Shared embeddings are sharded once; tied layers would silently be separated."""
-    require_untied(build("tiny", kind))
+    require_untied(build("tiny", kind), "fsdp")
     message = r"training\.parallel` is fsdp, but layers .* share weights.*backbone\.tie` to false"
     with pytest.raises(RecipeError, match=message):
-        require_untied(build("tiny", kind, tie=True))
+        require_untied(build("tiny", kind, tie=True), "fsdp")

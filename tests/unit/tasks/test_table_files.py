@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headstart.core import file_hashes
 from headstart.core.data import InputColumn
 from headstart.core.errors import DataError
 from headstart.tasks import labelled, tables
@@ -53,9 +54,8 @@ def test_several_files_and_patterns_are_read_one_after_another(files, monkeypatc
 
 
 def test_the_content_of_one_file_has_the_hash_of_its_bytes(files):
-    from headstart.core import artifact
 
-    assert locate(files / "a.csv").sha256() == artifact.sha256(files / "a.csv")
+    assert locate(files / "a.csv").sha256() == file_hashes.sha256(files / "a.csv")
     both, other = locate(str(files / "*.csv")).sha256(), locate([str(files / "b.csv"), str(files / "a.csv")]).sha256()
     assert both != other, "the order of the rows counts"
 

@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from headstart.training.interruption import Stopped, StopSignal
+from headstart.training import interruption
+from headstart.training.interruption import ELASTIC, MachineLeftError, Stopped, StopSignal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -44,6 +45,24 @@ def test_the_disk_is_not_checked_at_every_step(tmp_path):
 
 def test_a_request_to_another_process_is_acknowledged_too():
     assert isinstance(StopSignal(None).acknowledge(), Stopped)
+
+
+def test_where_machines_may_join_a_process_waits_for_the_signal_of_its_own_launcher(monkeypatch):
+    """An exit without one would be the end of the run, as the launcher sees it."""
+    monkeypatch.setenv(ELASTIC, "1")
+    with StopSignal(None) as stop:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        assert str(stop.acknowledge(["SIGTERM", None])) == "stopped by SIGTERM" and stop.reason == "SIGUSR1"
+        timer.join()
+
+
+def test_where_machines_may_join_only_a_machine_that_leaves_stops_for_good(monkeypatch):
+    monkeypatch.setenv(ELASTIC, "1")
+    monkeypatch.setattr(interruption, "_SIGNAL_SECONDS", 0.0)
+    with pytest.raises(MachineLeftError, match="another machine was asked to stop"):
+        StopSignal(None).acknowledge([None, "SIGTERM"])
+    assert isinstance(StopSignal(None).acknowledge(["the file stop", None]), Stopped), "for all machines"
 
 
 def test_an_ignored_signal_stays_ignored():

@@ -55,6 +55,8 @@ def train(folder, given):
 
     with joined() as world:
         learner = Learner(size=size, dropout=dropout)
+        if given.get("optim") == "muon":
+            learner.module.layers = torch.nn.ModuleList([learner.module.hidden])
         announcer = toy["At"](announce, lambda: os.write(1, b"announced\\n"))
         callbacks = [MetricsFileCallback(), announcer] if world.is_main else []
         loop = toy["loop_of"](folder, learner, *callbacks, world=world, **given)
@@ -152,9 +154,10 @@ def test_time_ends_all_ranks_at_the_same_step_and_rank_0_evaluates_with_all_thre
     assert first["validation"] == {"score": 2.0}
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_ranks_resume_to_the_bit_with_dropout(toy, tmp_path, ranks, parallel):
+@pytest.mark.parametrize(("parallel", "async_save"), [("ddp", False), ("fsdp", False), ("ddp", True), ("fsdp", True)])
+def test_ranks_resume_to_the_bit_with_dropout(toy, tmp_path, ranks, parallel, async_save):
     given = {
+        "async_save": async_save,
         "parallel": parallel,
         "dropout": 0.3,
         "micro_batch_size": 2,
@@ -178,16 +181,63 @@ def test_groups_that_start_later_do_so_in_all_ranks(toy, tmp_path, ranks):
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize(("count", "micro"), [(2, None), (2, 2), (4, 1)])
-def test_sharded_ranks_train_like_one_process(toy, tmp_path, ranks, count, micro):
-    alone = toy.Learner(dropout=0.0)
-    toy.train(tmp_path / "alone", alone, micro_batch_size=micro)
-    results, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro, parallel="fsdp")
+HSDP = {"parallel": "hsdp", "shard_size": 2}
+"""Two groups of two processes each."""
+
+
+@pytest.mark.parametrize(
+    ("count", "micro", "given"),
+    [
+        (2, None, {"parallel": "fsdp"}), (2, 2, {"parallel": "fsdp"}), (4, 1, {"parallel": "fsdp"}), (4, 1, HSDP),
+        (4, 1, HSDP | {"optim": "muon"}), (2, 2, {"parallel": "fsdp", "optim": "muon"}),
+    ],
+)  # fmt: skip
+def test_sharded_ranks_train_like_one_process(toy, tmp_path, ranks, count, micro, given):
+    alone, optim = toy.Learner(dropout=0.0), given.get("optim", "adamw")
+    if optim == "muon":
+        alone.module.layers = torch.nn.ModuleList([alone.module.hidden])
+    toy.train(tmp_path / "alone", alone, micro_batch_size=micro, optim=optim)
+    results, weights = ranks(count, tmp_path / "ranks", micro_batch_size=micro, **given)
     assert losses(toy, tmp_path / "ranks") == pytest.approx(losses(toy, tmp_path / "alone"), rel=1e-5)
     for name, value in toy.weights(alone).items():
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
         assert all(torch.equal(other[name], weights[0][name]) for other in weights), f"{name} differs between processes"
     assert all(r["validation"] == results[0]["validation"] for r in results)
+
+
+@pytest.mark.parametrize("steps", [6, pytest.param(50, marks=pytest.mark.long)])
+def test_every_layout_has_the_losses_of_one_process(toy, tmp_path, ranks, steps):
+    """To 1e-6 in single precision; docs/scaling.md has the differences over 50 steps (`-m long -s` prints them)."""
+    given = {"budget": f"{steps} steps", "micro_batch_size": 2, "dropout": 0.3, "size": 64}
+    ranks(1, tmp_path / "one", **given)
+    expected = losses(toy, tmp_path / "one")
+    assert len(expected) == steps
+    for name, layout in {"ddp": {}, "fsdp": {"parallel": "fsdp"}, "hsdp 2×2": HSDP}.items():
+        ranks(4, tmp_path / name, **given, **layout)
+        found = losses(toy, tmp_path / name)
+        furthest = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+        print(f"{name}: {furthest:.1e} over {steps} steps, from {expected[0]:.3f} to {expected[-1]:.3f}")
+        assert furthest <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"reduce_dtype": "bf16"}, {"parallel": "fsdp", "reduce_dtype": "bf16"},
+     {"parallel": "fsdp", "precision": "bf16", "gather_dtype": "bf16"}],
+)  # fmt: skip
+def test_exchanges_in_bf16_round_and_leave_weights_in_fp32(toy, tmp_path, ranks, given):
+    exact = {name: value for name, value in given.items() if not name.endswith("dtype")}
+    _, weights = ranks(2, tmp_path / "bf16", dropout=0.0, **given)
+    ranks(2, tmp_path / "fp32", dropout=0.0, **exact)
+    found, target = losses(toy, tmp_path / "bf16"), losses(toy, tmp_path / "fp32")
+    assert found != target and found == pytest.approx(target, rel=0.02)
+    assert all(value.dtype == torch.float32 for value in weights[0].values())
+    toy.assert_same(weights[0], weights[1])
+
+
+def test_weights_gathered_in_bf16_need_computation_in_bf16(toy, tmp_path):
+    with pytest.raises(RecipeError, match="gather_dtype` is bf16, but the run computes in fp32"):
+        toy.loop(tmp_path, toy.Learner(), world=World(0, 2), parallel="fsdp", gather_dtype="bf16", precision="fp32")
 
 
 def forget_after(folder: Path, step: int) -> None:
@@ -198,26 +248,29 @@ def forget_after(folder: Path, step: int) -> None:
 
 
 def test_a_run_resumes_whole_or_sharded_in_one_process_or_several(toy, tmp_path, ranks):
-    """Sharded on two ranks, then one process, DDP on two, sharded on four, one process: the curve is that of one."""
+    """From any layout into any other, the curve is that of one process."""
     alone = toy.Learner(dropout=0.0)
     toy.train(tmp_path / "alone", alone)
     folder, kept = tmp_path / "ranks", {"save_interval_minutes": 1e-9, "save_total_limit": 20}
-    ways = [(2, "fsdp", 0), (1, "ddp", 3), (2, "fsdp", 5), (2, "ddp", 7), (4, "fsdp", 9), (1, "ddp", 11)]
-    for count, parallel, start in ways:
+    one, ddp, fsdp, fsdp4 = (1, {}), (2, {}), (2, {"parallel": "fsdp"}), (4, {"parallel": "fsdp"})
+    hsdp = (4, HSDP)
+    ways = [fsdp, one, hsdp, one, fsdp, hsdp, ddp, fsdp4, hsdp, fsdp4, one]
+    for start, (count, layout) in enumerate(ways):
         forget_after(folder, start)
-        results, weights = ranks(count, folder, parallel=parallel, **kept)
+        results, weights = ranks(count, folder, **layout, **kept)
         assert [r["resumed"] for r in results] == [start] * count
     assert losses(toy, folder) == pytest.approx(losses(toy, tmp_path / "alone"), rel=1e-5)
     for name, value in toy.weights(alone).items():
         assert torch.allclose(weights[0][name], value, rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_checkpoint_of_several_ranks_contains_no_pickle(tmp_path, ranks, parallel):
-    ranks(2, tmp_path, parallel=parallel, save_interval_minutes=1e-9)
+@pytest.mark.parametrize(("count", "layout", "parts"), [(2, {}, 1), (2, {"parallel": "fsdp"}, 2), (4, HSDP, 4)])
+def test_a_checkpoint_of_several_ranks_contains_no_pickle(tmp_path, ranks, count, layout, parts):
+    """Under HSDP, the groups share the writing."""
+    ranks(count, tmp_path, save_interval_minutes=1e-9, **layout)
     files = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json"}
-    assert len({path.name for path in files if path.suffix == ".safetensors"}) == (2 if parallel == "fsdp" else 1)
+    assert len({path.name for path in files if path.suffix == ".safetensors"}) == parts
     for checkpoint in (tmp_path / "checkpoints").iterdir():
         artifact.verify(checkpoint, "checkpoint")
 
@@ -277,13 +330,13 @@ def test_two_ranks_compute_what_one_process_accumulates_to_the_bit(toy, tmp_path
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "reads 8 samples, which 3 processes cannot share evenly"),
-        ({"optim": "muon"}, "`training.optim` is muon, but `training.parallel` is fsdp"),
+        ({"parallel": "fsdp"}, "reads 8 samples, which 3 processes cannot share evenly"),
+        ({"parallel": "hsdp", "shard_size": 2}, "3 processes cannot be divided into groups of 2"),
     ],
 )
-def test_settings_that_cannot_be_sharded_are_refused(toy, tmp_path, given, message):
+def test_processes_that_cannot_share_evenly_are_refused(toy, tmp_path, given, message):
     with pytest.raises(RecipeError, match=message):
-        toy.loop(tmp_path, toy.Learner(), world=World(0, 2 if given else 3), parallel="fsdp", **given)
+        toy.loop(tmp_path, toy.Learner(), world=World(0, 3), **given)
 
 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused(toy, tmp_path):

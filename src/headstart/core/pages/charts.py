@@ -223,9 +223,13 @@ def figures(charts: Sequence[Markup]) -> Markup:
 
 
 def standalone(picture: Markup) -> str:
-    """Return a picture as the text of an SVG file, with its style."""
+    """Return a picture as the text of an SVG file, with its style.
+
+    It has a background, because a page may be dark where the system, which sets the colors of a picture, is light.
+    """
     opening, bracket, content = picture.partition(">")
-    opening = opening.replace("<svg", Markup('<svg xmlns="http://www.w3.org/2000/svg" width="560"'), 1)
+    root = Markup('<svg xmlns="http://www.w3.org/2000/svg" width="560" style="background: var(--card)"')
+    opening = opening.replace("<svg", root, 1)
     return str(opening + bracket + element("style", picture_style()) + content) + "\n"
 
 

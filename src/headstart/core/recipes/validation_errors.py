@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, Tag
 from pydantic.fields import FieldInfo
@@ -83,6 +83,8 @@ def _owner(model: type[BaseModel], location: Sequence[str]) -> type[BaseModel] |
     for part in location[:-1]:
         if _is_tag(part):
             here = _tagged(here, part)
+        elif get_origin(here) is dict:  # the part is a name of the user's
+            here = get_args(here)[1]
         elif not part.isdigit():
             owner = _first_model(here)
             here = owner.model_fields[part].annotation if owner and part in owner.model_fields else None

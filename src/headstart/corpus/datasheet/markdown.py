@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from headstart.core.markdown import escape, markdown_table
+from headstart.core.pages.markdown import escape, markdown_table
 from headstart.corpus.datasheet import tables
 from headstart.corpus.datasheet.questions import QUESTIONS
 

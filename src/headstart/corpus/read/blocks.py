@@ -27,8 +27,8 @@ from headstart.core.faults import full_disk
 from headstart.corpus.read.stores import ObjectReader, StoredObject
 
 LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES = 1 << 20, 1 << 16
-"""Large blocks if the cache holds all of them, so that there are few requests. Otherwise small ones, because most of a
-block that is evicted before its other rows are needed was fetched in vain."""
+"""Large blocks if the cache holds all of them, so that there are few requests. Otherwise, if rows are read in any
+order, small ones: most of a block that is evicted before its other rows are needed was fetched in vain."""
 CONNECTIONS = 8
 _SLICE_ITEMS = 1 << 20
 _FOLDER, _LIMIT = "HEADSTART_CACHE", "HEADSTART_CACHE_GB"
@@ -61,21 +61,25 @@ def cache_bytes() -> int:
 class BlockCache:
     """Blocks of some objects, of which those used last are kept on disk."""
 
-    def __init__(self, objects: Sequence[StoredObject], limit_bytes: int, folder: Path) -> None:
-        """Choose the size of the blocks and open the temporary file in `folder`; nothing is requested yet."""
+    def __init__(self, objects: Sequence[StoredObject], limit_bytes: int, folder: Path, stretch_bytes: int = 0) -> None:
+        """Choose the size of the blocks and open the temporary file in `folder`; nothing is requested yet.
+
+        `stretch_bytes` is the length of the contiguous stretches in which the objects are read, 0 if in any order.
+        """
         self.objects, self.limit_bytes, self.folder = list(objects), limit_bytes, folder
+        self.stretch_bytes = stretch_bytes
         fits = sum(stored.size for stored in self.objects) <= limit_bytes
-        self.block_bytes = LARGE_BLOCK_BYTES if fits else SMALL_BLOCK_BYTES
+        # A stretch reaches into a block at each end, most of which is fetched for other stretches: an eighth of it.
+        part = min(LARGE_BLOCK_BYTES, stretch_bytes >> 3)
+        self.block_bytes = LARGE_BLOCK_BYTES if fits else max(SMALL_BLOCK_BYTES, 1 << max(part, 1).bit_length() - 1)
         self._blocks = _Blocks(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockCache, (self.objects, self.limit_bytes, self.folder)
+        return BlockCache, (self.objects, self.limit_bytes, self.folder, self.stretch_bytes)
 
     def take(self, index: int, positions: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the items at some positions of the object `objects[index]`, which is an array of `dtype`."""
-        if self._blocks.process != os.getpid():
-            # Threads do not survive a fork, and two processes must not write to the same file.
-            self._blocks = _Blocks(self)
+        self._reopen()
         per_block = self.block_bytes // dtype.itemsize
         numbers, inverse = np.unique(positions // per_block, return_inverse=True)
         inverse, offsets = inverse.reshape(positions.shape), positions % per_block
@@ -91,6 +95,24 @@ class BlockCache:
             selected = inverse == i
             out[selected] = np.frombuffer(block.result(), dtype=dtype)[offsets[selected]]
         return out
+
+    def prefetch(self, index: int, start: int, stop: int, dtype: np.dtype[Any]) -> None:
+        """Start to fetch the items in [start, stop) of an array, unless they are in the file; nothing waits for them.
+
+        If a request fails, `take` makes it again and raises.
+        """
+        self._reopen()
+        first, last = start * dtype.itemsize // self.block_bytes, -(-stop * dtype.itemsize // self.block_bytes)
+        with self._blocks.lock:
+            for number in range(first, last):
+                if self._blocks.slot((index, number)) < 0:
+                    self._blocks.request((index, number))
+
+    def _reopen(self) -> None:
+        """Open a file and threads of this process, if it was forked."""
+        if self._blocks.process != os.getpid():
+            # Threads do not survive a fork, and two processes must not write to the same file.
+            self._blocks = _Blocks(self)
 
     def disk_bytes(self) -> int:
         """Return the disk space that the blocks of this process use."""
@@ -185,6 +207,10 @@ class RemoteArray:
 
     def __len__(self) -> int:
         return self._cache.objects[self._index].size // self._dtype.itemsize
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Start to fetch the items in [start, stop)."""
+        self._cache.prefetch(self._index, start, stop, self._dtype)
 
     def __getitem__(self, key: slice | Ints) -> npt.NDArray[Any]:
         if not isinstance(key, slice):

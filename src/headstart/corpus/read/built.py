@@ -11,8 +11,9 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 
@@ -21,18 +22,23 @@ from headstart.core.config import Section
 from headstart.core.data import Document
 from headstart.core.errors import ArtifactError, DataError
 from headstart.corpus.read import blocks, urls
-from headstart.corpus.read.readers import SPLITS, Receipt, count_text_bytes
+from headstart.corpus.read.readers import LANGUAGE, SPLITS, Receipt, count_text_bytes
 from headstart.corpus.read.remote_corpus import RemoteCorpus, open_corpus
 
 _TEXT, _TOKENS = ("documents",), ("tokenizer", "shards")
 """The folders of a corpus that pre-training reads."""
+WHOLE_BYTES = 4 << 30
+"""Bytes that are hashed whole when a run starts, in a few seconds; above, samples of the large files are."""
 
 
 class BuiltCorpus(Section):
     """A finished corpus: its token shards and tokenizer if it has them, its cleaned text otherwise."""
 
+    newer: ClassVar[tuple[str, ...]] = ("language",)
+
     folder: Path = Field(alias="from", description="folder or URL of a corpus that `headstart corpus build` finished")
     prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
+    language: str | None = LANGUAGE
     _remote: RemoteCorpus | None = PrivateAttr(default=None)
     """The corpus of a store, opened once."""
 
@@ -67,12 +73,16 @@ class BuiltCorpus(Section):
         self._require_split(split, self.manifest()["facts"]["shards"])
         return self.local / "shards" / split
 
-    def open_tokens(self, split: str, corpora: int = 1) -> Callable[..., Any] | None:
+    def open_tokens(self, split: str, corpora: int = 1, stretch: int = 0) -> Callable[..., Any] | None:
         """Return a function that opens the token files of a split, or None if they are in its folder.
 
-        `corpora` is the number of corpora that share the local cache.
+        `corpora` is the number of corpora that share the local cache, and `stretch` the number of consecutive tokens
+        that are read together, 0 if in any order.
         """
-        return self._opened().opener(split, blocks.cache_bytes() // corpora) if self.is_remote else None
+        if not self.is_remote:
+            return None
+        item = np.dtype(self.manifest()["facts"]["shards"][split]["dtype"]).itemsize if stretch else 0
+        return self._opened().opener(split, blocks.cache_bytes() // corpora, stretch * item)
 
     def shards_identity(self, split: str) -> str:
         """Return the content hash of the token shards of a split."""
@@ -87,12 +97,13 @@ class BuiltCorpus(Section):
     def verify(self) -> None:
         """Check the manifest against its seal, and the files that pre-training reads against the manifest.
 
+        Of a corpus above `WHOLE_BYTES`, samples of the large files are hashed; `headstart corpus verify` hashes all.
         The tokens of a corpus in a store are held against their size and ETag when they are read.
         """
         read = _TEXT if self.tokenizer is None else _TOKENS
         others = [name for name in self.manifest()["files"] if name.split("/")[0] not in read]
         absent = self._opened().absent if self.is_remote else ()
-        artifact.verify(self.local, "corpus", trusted=others, absent=absent)
+        artifact.verify(self.local, "corpus", trusted=others, absent=absent, whole_bytes=WHOLE_BYTES)
 
     def parents(self) -> dict[str, str]:
         """Return the hashes of the corpus and of its datasheet."""

@@ -61,10 +61,12 @@ class ReadOptions:
     """A longer line, record or page is rejected."""
 
 
-def reader_of(path: Path | StoredObject, column: str, documents: str) -> Iterator[RawRow]:
-    """Return an iterator over the rows of a file, selected by its suffix."""
-    options = ReadOptions(column, whole_file=documents == "file")
-    suffix = suffix_of(path.name)
+def reader_of(
+    path: Path | StoredObject | str, column: str, documents: str, start: int = 0, stop: int | None = None
+) -> Iterator[RawRow]:
+    """Return an iterator over the rows of a file, or of a range of one (see `ReadOptions`), selected by its suffix."""
+    options = ReadOptions(column, whole_file=documents == "file", start=start, stop=stop)
+    suffix = suffix_of(path if isinstance(path, str) else path.name)
     if suffix not in READERS:
         raise DataError(
             f"{urls.without_options(str(path))} has an unsupported suffix",

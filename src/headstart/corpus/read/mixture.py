@@ -13,6 +13,7 @@ from headstart.core.data import Document
 from headstart.corpus.read import readers
 from headstart.corpus.read.built import BuiltCorpus
 from headstart.corpus.read.readers import CorpusConfig, Receipt
+from headstart.corpus.read.streamed import StreamedCorpus
 
 _WEIGHT = "fraction of the rows read, relative to the other weights; by size if no corpus has a weight"
 _NAME = "letters, digits, _ and -; the held-out loss is reported under it"
@@ -69,6 +70,9 @@ def _require_consistent(parts: Sequence[NamedCorpus | NamedBuiltCorpus], exponen
     unweighted = [part.name for part in parts if part.weight is None]
     if unweighted and len(unweighted) < len(parts):
         raise ValueError(f"{unweighted[0]!r} has no weight, but others have; give a weight to all of them or to none.")
+    without = [part.name for part in parts if part.language is None]
+    if without and len(without) < len(parts):
+        raise ValueError(f"{without[0]!r} has no language, but others have; give one to all of them or to none.")
     if exponent is not None and not unweighted:
         raise ValueError("it has weights and an exponent; remove one of the two.")
 
@@ -83,12 +87,15 @@ def _corpus_tag(value: Any) -> str:
         return "<list>"
     if isinstance(value, CorpusMixture) or (isinstance(value, dict) and "parts" in value):
         return "<several>"
+    if isinstance(value, StreamedCorpus) or (isinstance(value, dict) and value.get("stream") and "from" not in value):
+        return "<stream>"
     return _part_tag(value)
 
 
 Corpus = Annotated[
     Annotated[CorpusConfig, Tag("<files>")]
     | Annotated[BuiltCorpus, Tag("<built>")]
+    | Annotated[StreamedCorpus, Tag("<stream>")]
     | Annotated[CorpusMixture, Tag("<several>")]
     | Annotated[list[NamedPart], AfterValidator(_from_list), Tag("<list>")],
     Discriminator(_corpus_tag),
@@ -100,6 +107,11 @@ def prepared_in(corpus: Corpus) -> Path | None:
     """Return the folder for tokenizer and shards that the recipe names."""
     assert not isinstance(corpus, list), "validation turns a list into a mixture"
     return corpus.prepared
+
+
+def languages_of(corpus: Corpus) -> list[str]:
+    """Return the languages of the corpora, each once, sorted; empty if they have none."""
+    return sorted({part.language for part in parts_of(corpus).values() if part.language is not None})
 
 
 def parts_of(corpus: Corpus) -> dict[str, CorpusPart]:

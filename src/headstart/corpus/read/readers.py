@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow.parquet as pq
 from pydantic import Field, PrivateAttr, field_validator
@@ -31,8 +31,18 @@ _KEPT_EXAMPLES = 20
 _IDENTITY_BYTES = 1 << 20
 
 
+LANGUAGE: Any = Field(
+    None,
+    pattern=r"^[A-Za-z][A-Za-z0-9_-]*$",
+    description="the language of the text, such as pt: each row begins with the special token <pt>, which also marks "
+    "texts in fine-tuning and in generation",
+)
+
+
 class CorpusConfig(Section):
     """Where the raw text is, and how it is split into documents."""
+
+    newer: ClassVar[tuple[str, ...]] = ("language",)
 
     files: list[str] = Field(
         min_length=1,
@@ -48,6 +58,7 @@ class CorpusConfig(Section):
         0.01, ge=0, le=1, description="maximum fraction of unreadable rows; above it the run fails"
     )
     prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
+    language: str | None = LANGUAGE
     _listed: dict[str, stores.Listing] = PrivateAttr(default_factory=dict)
     """The objects that each URL of `files` matches, listed once."""
 
@@ -159,15 +170,20 @@ def read(config: CorpusConfig, receipt: Receipt | None = None) -> Iterator[Docum
     """
     for path in config.paths():
         name, reader = formats.printable(path.name), formats.reader_of(path, config.text, config.documents)
-        for row in reader:
-            if receipt is not None:
-                receipt.rows += 1
-            if isinstance(row.value, formats.BadRow):
-                if row.value.error is not None:
-                    raise row.value.error
-                yield Reject(name, row.position, row.value.reason)
-            else:
-                yield Document(f"{name}:{row.position.rpartition(' ')[2]}", row.value)
+        yield from items(name, reader, receipt)
+
+
+def items(name: str, rows: Iterable[formats.RawRow], receipt: Receipt | None = None) -> Iterator[Document | Reject]:
+    """Yield every row of a file as a Document or a Reject; `name` is that of the file."""
+    for row in rows:
+        if receipt is not None:
+            receipt.rows += 1
+        if isinstance(row.value, formats.BadRow):
+            if row.value.error is not None:
+                raise row.value.error
+            yield Reject(name, row.position, row.value.reason)
+        else:
+            yield Document(f"{name}:{row.position.rpartition(' ')[2]}", row.value)
 
 
 def expand(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from headstart.core import artifact
+from headstart.core import artifact, file_hashes
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.lock import lock_beside
 from headstart.corpus.read import blocks, stores, urls
@@ -68,10 +68,15 @@ class RemoteCorpus:
         lines = [f"{name}:{stored.version.etag}" for name, stored in self.objects.items()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
-    def opener(self, split: str, limit_bytes: int) -> Callable[[str, np.dtype[Any], int], RemoteArray]:
-        """Return a function that opens a tokens file of a split; all of them share one cache of `limit_bytes`."""
+    def opener(
+        self, split: str, limit_bytes: int, stretch_bytes: int = 0
+    ) -> Callable[[str, np.dtype[Any], int], RemoteArray]:
+        """Return a function that opens a tokens file of a split; all of them share one cache of `limit_bytes`.
+
+        `stretch_bytes` is the length of the stretches in which tokens are read, 0 if in any order.
+        """
         names = list(self.objects)
-        cache = self._cache or BlockCache(list(self.objects.values()), limit_bytes, self.folder.parent)
+        cache = self._cache or BlockCache(list(self.objects.values()), limit_bytes, self.folder.parent, stretch_bytes)
         self._cache = cache
 
         def open_tokens(name: str, dtype: np.dtype[Any], length: int) -> RemoteArray:
@@ -126,7 +131,7 @@ def _copy(url: str, manifest: dict[str, Any], content: bytes, target: Path) -> N
             continue
         path = staging / name
         download(_stat(_inside(url, name)), path)
-        if artifact.describe(path) != facts:
+        if not file_hashes.matches(path, facts):
             raise ArtifactError(
                 f"{urls.without_options(_inside(url, name))} is not the file that the manifest of its corpus records "
                 "(its hash differs)",

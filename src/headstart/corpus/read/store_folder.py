@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headstart.corpus.read import attempts, stores, urls
-from headstart.corpus.read.fsspec_store import FsspecStore
+from headstart.corpus.read.clients.fsspec_store import FsspecStore
 from headstart.corpus.read.stores import StoredObject
 
 
@@ -18,6 +18,14 @@ class StoreFolder:
         self._store_url, path, self._options = urls.split_url(url)
         self._path, self.shown = path.strip("/"), urls.without_options(url).rstrip("/")
         self._store = FsspecStore(self._store_url, self._options, self.shown)
+
+    def subfolder(self, name: str) -> StoreFolder:
+        """Return a folder in this one."""
+        return StoreFolder(self.url_of(name))
+
+    def url_of(self, name: str) -> str:
+        """Return the URL of a file or folder in this one."""
+        return urls.join_url(self._store_url, self._key(name), self._options)
 
     def files(self) -> dict[str, StoredObject]:
         """Return the files of the folder and its subfolders by name, as they are now."""

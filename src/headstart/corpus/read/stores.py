@@ -22,8 +22,8 @@ from urllib.parse import quote, unquote
 from headstart.core.errors import DataError
 from headstart.corpus.read import attempts, urls
 from headstart.corpus.read.attempts import Version
-from headstart.corpus.read.fsspec_store import FsspecStore
-from headstart.corpus.read.http_store import HttpStore
+from headstart.corpus.read.clients.fsspec_store import FsspecStore
+from headstart.corpus.read.clients.http_store import HttpStore
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

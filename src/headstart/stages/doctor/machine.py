@@ -15,6 +15,7 @@ from headstart.core.extras import install_command
 from headstart.core.processes import cores
 from headstart.stages.runs import environment
 from headstart.training import precision
+from headstart.training.devices import peak_flops
 
 _EXTRAS = {
     "corpus": ("daft",),
@@ -32,9 +33,11 @@ _EXTRAS = {
 def run() -> dict[str, Any]:
     """Return facts about processor, memory, disk, packages and compiler."""
     device = precision.default_device()
+    name = precision.device_name(device)
+    peak = peak_flops(name, precision.resolve("auto", device))
     return {
         "versions": artifact.versions(),
-        "device": precision.device_name(device),
+        "device": name,
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().available / 1e9, 1),
@@ -43,6 +46,8 @@ def run() -> dict[str, Any]:
         "disk_gb": round(shutil.disk_usage(".").free / 1e9, 1),
         "instructions": sorted(precision.cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16"}),
         "precision": precision.resolve("auto", device),
+        "attention": "eager" if device.type == "cpu" else "sdpa",
+        "peak_tflops": peak and peak / 1e12,
         "compiler": next((name for name in ("g++", "clang++", "cl") if shutil.which(name)), None),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "extras": {name: all(importlib.util.find_spec(m) for m in modules) for name, modules in _EXTRAS.items()},
@@ -58,7 +63,12 @@ def render(facts: dict[str, Any]) -> str:
         f"allocator   {facts['allocator']}",
         f"waiting     threads {facts['waiting']} ({environment.WAIT_POLICY})",
         f"precision   {facts['precision']} by `training.precision: auto` ({', '.join(facts['instructions'])})",
+        f"attention   {facts['attention']}, in networks of transformers that have the choice",
     ]
+    if facts["device"] != "cpu":
+        peak = facts["peak_tflops"]
+        known = "not in the table, so no MFU is logged" if peak is None else f"{peak:,.0f} TFLOP/s by its data sheet"
+        lines.append(f"peak        {known}")
     if facts["compiler"]:
         advice = "`training.torch_compile: true` is faster for runs of more than about five minutes"
         lines.append(f"compiler    {facts['compiler']}; {advice}")

@@ -171,6 +171,16 @@ def require_output(folder: Path) -> None:
         )
 
 
+def _language_of(recipe: PretrainRecipe, data: Path) -> str | None:
+    """Return the language that the rows of a text begin with; None if the model was trained without."""
+    languages = mixture.languages_of(recipe.corpus)
+    if len(languages) > 1:
+        logger.warning(
+            "the model was trained on text in %s; %s is read as text without a language", ", ".join(languages), data
+        )
+    return languages[0] if len(languages) == 1 else None
+
+
 def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path) -> dict[str, Any]:
     recipe = config.fill_saved(PretrainRecipe, facts.recipe, str(folder))
     objective: Objective = registry.build("objectives", recipe.objective)
@@ -187,7 +197,8 @@ def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path) -> dict[st
     documents = readers.documents(corpus, Receipt())
     artifact.make_once(shard_dir, "shards", lambda staging: shards.write(documents, tokenizer, staging.path))
     vocabulary = vocabulary_of(tokenizer)
-    rows = cut(shards.Shards(shard_dir), vocabulary, objective.row_shape(recipe.training.phases[0].length))
+    shape = objective.row_shape(recipe.training.phases[0].length)
+    rows = cut(shards.Shards(shard_dir), vocabulary, shape, _language_of(recipe, data))
     corpora = [CorpusRows("", 1.0, rows)]
     learner = PretrainLearner(module, objective, corpora, corpora, vocabulary, recipe.seed)
     device = precision.default_device()

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from headstart.core import artifact
-from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.pages.markdown import code, escape, markdown_table
 from headstart.stages.export.comparison import Comparison
 from headstart.stages.runs.manifest import FinetuneManifest
 

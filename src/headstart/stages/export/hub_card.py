@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from headstart.checkpoint.names import HubName, parse
-from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.pages.markdown import code, escape, markdown_table
 from headstart.stages.export.comparison import Comparison
 from headstart.stages.export.settings import ExportSettings
 from headstart.stages.runs import card
@@ -92,7 +92,7 @@ def _front(facts: FinetuneManifest, settings: ExportSettings) -> str:
 
 def _scores(facts: FinetuneManifest) -> dict[str, float]:
     """Return the test scores of the published weights, not the mean over seeds."""
-    runs = facts.metrics.get(facts.recipe["adaptation"]["name"], [])
+    runs = facts.metrics.get(facts.method, [])
     index = facts.seed - int(facts.recipe.get("seed", 0))
     return runs[index] if 0 <= index < len(runs) else {}
 

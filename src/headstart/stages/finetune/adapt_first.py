@@ -19,6 +19,7 @@ from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.evaluation.cost import Meter
 from headstart.stages.finetune.applicable import ADAPTING_OBJECTIVES
 from headstart.stages.finetune.cell import build_learner, evaluate_untrained
+from headstart.stages.finetune.cell_store import ADAPTED_KIND, RemoteCells
 from headstart.stages.finetune.recipe import AdaptFirst
 from headstart.stages.finetune.setup import Setup, with_checkpoint
 from headstart.stages.pretrain import run as pretrain
@@ -27,7 +28,6 @@ from headstart.stages.pretrain.snapshots import FOLDER, snapshots_of
 from headstart.stages.runs.manifest import ADAPTED, AdaptedStart, PretrainManifest
 from headstart.training.jsonl import read_jsonl
 
-_KIND = "adapted checkpoint"
 _PRETRAINING, _TEXTS = "pretraining", "texts.jsonl"
 _SAMPLED_DOCUMENTS = 1000
 _HELD_OUT_DOCUMENTS = 10
@@ -36,23 +36,28 @@ _CHARACTERS_PER_TOKEN = 8
 """More than texts have, so that the held-out text fills a row."""
 
 
-def adapted_setup(setup: Setup, output: Path, quiet: bool = False) -> Setup:
+def adapted_setup(setup: Setup, output: Path, quiet: bool = False, store: RemoteCells | None = None) -> Setup:
     """Return the setup on the checkpoint that `adapt_first` chooses; without that section, the setup itself.
 
-    The pre-training in `output` is resumed if it is unfinished, and a choice that was made before is kept.
+    The pre-training in `output` is resumed if it is unfinished, and a choice that was made before is kept. Its
+    checkpoints, and what is chosen, are uploaded to the store.
     """
     section = setup.recipe.adapt_first
     if section is None:
         return setup
     target = output / ADAPTED
     if not artifact.is_complete(target):
-        _choose(setup, section, target, quiet)
-    adapted = AdaptedStart.model_validate(artifact.verify(target, _KIND)["adapted"])
+        _choose(setup, section, target, quiet, None if store is None else store.pretraining_url())
+        if store is not None:
+            store.upload_finished()
+    adapted = AdaptedStart.model_validate(artifact.verify(target, ADAPTED_KIND)["adapted"])
     path = target if adapted.step else setup.source.path
     return replace(with_checkpoint(setup, path), adapted=adapted)
 
 
-def pretraining_recipe(setup: Setup, section: AdaptFirst, work: Path) -> PretrainRecipe:
+def pretraining_recipe(
+    setup: Setup, section: AdaptFirst, work: Path, checkpoint_store: str | None = None
+) -> PretrainRecipe:
     """Return the recipe of the pre-training; the texts of the training rows are written to a file in `work`."""
     recipe, source = setup.recipe, setup.source
     seq_length = min(section.seq_length, max_positions(source.config) or section.seq_length)
@@ -62,6 +67,7 @@ def pretraining_recipe(setup: Setup, section: AdaptFirst, work: Path) -> Pretrai
         "budget": section.budget, "learning_rate": section.learning_rate, "seq_length": seq_length,
         "batch_tokens": section.batch_tokens, "eval_count": section.checkpoints,
         "precision": recipe.training.precision, "report_to": recipe.training.report_to,
+        "save_interval_minutes": recipe.training.save_interval_minutes, "checkpoint_store": checkpoint_store,
     }  # fmt: skip
     raw: dict[str, Any] = {
         # A folder that several runs share must not depend on the seed of one.
@@ -101,9 +107,9 @@ def _held_out(files: list[str], column: str, seq_length: int) -> float:
     return round(min(0.5, least), 4)
 
 
-def _choose(setup: Setup, section: AdaptFirst, target: Path, quiet: bool) -> None:
+def _choose(setup: Setup, section: AdaptFirst, target: Path, quiet: bool, checkpoint_store: str | None) -> None:
     """Pre-train, score the start and the checkpoints along the run by a probe, and copy the best to `target`."""
-    recipe = pretraining_recipe(setup, section, target.parent)
+    recipe = pretraining_recipe(setup, section, target.parent, checkpoint_store)
     was_finished = section.folder is not None and artifact.is_complete(recipe.output)
     folder = pretrain.run(recipe, quiet, section.checkpoints)
     manifest = PretrainManifest.read(folder)
@@ -120,7 +126,7 @@ def _choose(setup: Setup, section: AdaptFirst, target: Path, quiet: bool) -> Non
         cost=manifest.cost + meter.tag(),
     )  # fmt: skip
     logger.info("%s", adapted.sentence())
-    with artifact.staged(target, _KIND, adapted=adapted.model_dump()) as staging:
+    with artifact.staged(target, ADAPTED_KIND, adapted=adapted.model_dump()) as staging:
         if step:
             for name in artifact.read_manifest(paths[step])["files"]:
                 (staging / name).parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from headstart.stages.finetune.base_model import record_base, save_network
 from headstart.stages.finetune.data import Splits
 from headstart.stages.finetune.error_page import SCORES, write_scores
 from headstart.stages.finetune.learner import (
+    FittedLearner,
     TaskLearner,
     build_loop,
     count_parameters,
@@ -33,6 +34,7 @@ from headstart.stages.finetune.learner import (
 from headstart.stages.finetune.recipe import settings_of
 from headstart.stages.finetune.result import MethodDetails, MethodResult
 from headstart.stages.finetune.setup import Setup
+from headstart.stages.runs.checkpoint_store import RemoteCheckpoints, UploadCallback
 from headstart.stages.runs.machine import attention_of, record_machine
 from headstart.stages.runs.meter import RecordedMeter
 from headstart.tasks.decision import scale_output
@@ -68,6 +70,18 @@ class MethodRequest:
     quiet: bool = False
     world: World = field(default_factory=World)
     """The processes that train together. Rank 0 calls `run_method`, the others `assist`."""
+    store: RemoteCheckpoints | None = None
+    """Where checkpoints are uploaded to, on rank 0."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method with its seed, by which its files are found again."""
+        return cell_name(self.method, self.seed)
+
+
+def cell_name(method: str, seed: int) -> str:
+    """Return the name of a method with a seed, for folders."""
+    return f"{method}-seed-{seed}"
 
 
 def run_method(request: MethodRequest) -> MethodResult:
@@ -84,13 +98,18 @@ def run_method(request: MethodRequest) -> MethodResult:
         details = replace(result.details, forgetting=setup.probe.forgetting(model))
         result = replace(result, details=details)
     if request.save_model_to is not None:
-        with artifact.staged(request.save_model_to, "model") as staging, silenced():
-            # sentence-transformers, which opens the models of `embed`, would read the base's main branch by its name.
-            name = str(setup.source.path) if isinstance(setup.task, Embed) else setup.recipe.model
-            record_base(model, name, setup.source.path)
-            setup.task.save(model, setup.spec, staging.path)
-            save_network(model, staging.path)
+        save_model(setup, model, request.save_model_to)
     return result
+
+
+def save_model(setup: Setup, model: PreTrainedModel, folder: Path) -> None:
+    """Publish a trained model in a folder, without the tokenizer."""
+    with artifact.staged(folder, "model") as staging, silenced():
+        # sentence-transformers, which opens the models of `embed`, would read the base's main branch by its name.
+        name = str(setup.source.path) if isinstance(setup.task, Embed) else setup.recipe.model
+        record_base(model, name, setup.source.path)
+        setup.task.save(model, setup.spec, staging.path)
+        save_network(model, staging.path)
 
 
 def assist(request: MethodRequest, section: Section) -> None:
@@ -101,7 +120,7 @@ def assist(request: MethodRequest, section: Section) -> None:
         adaptation: Adaptation = registry.build("adaptations", section)
         learner = build_learner(setup, adaptation, splits, request.seed, setup.unlabeled_for(section))
         if count_trainable(learner.model):
-            _train(request, settings, learner, meter)
+            train(request, settings, learner, meter)
 
 
 def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostConfig) -> MethodResult:
@@ -122,31 +141,44 @@ def run_baseline(task: Task, splits: Splits, method: str, seed: int, cost: CostC
 
 def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult, PreTrainedModel]:
     """Train one adaptation with one seed, keep the best weights by validation, and predict the test rows once."""
-    setup, task, seed, work = request.setup, request.setup.task, request.seed, request.work
+    setup, seed, work = request.setup, request.seed, request.work
     adaptation: Adaptation = registry.build("adaptations", section)
     settings = settings_of(setup.recipe.training, section)
     splits = setup.splits_for(seed)
+    if request.store is not None:
+        request.store.restore(request.fingerprint)
     with RecordedMeter(work / "cost.json", setup.recipe.cost, world=request.world) as meter:
         work.mkdir(parents=True, exist_ok=True)
         record_machine(work, settings)
         learner = build_learner(setup, adaptation, splits, seed, setup.unlabeled_for(section))
-        test = setup.rows.encode("test", splits.test)
-        model = learner.model
-        if count_trainable(model):
-            trained, flops = _train(request, settings, learner, meter)
+        if count_trainable(learner.model):
+            trained, flops = train(request, settings, learner, meter)
+            if settings.shards_weights and request.world.size > 1:
+                learner = _whole(request, adaptation, splits, section, learner)
         else:
             trained = evaluate_untrained(learner, settings)
-            flops = sum(body.flops for body in frozen_bodies(model))
-        trainable, parameters = count_trainable(model), count_parameters(model)
-        model = adaptation.finish(model)
-        with request.world.all_threads(), _autocast(model, settings):
-            decision, validation = _fit_decision(setup, model, learner, trained.validation)
-            started = time.perf_counter()
-            outputs = run_model(model, task, test, setup.spec)
-            predict_seconds = time.perf_counter() - started
-            predictions = task.decode(outputs, test, setup.spec)
-        progress = trained.progress
-        meter.set_totals(progress.tokens, flops)
+            flops = sum(body.flops for body in frozen_bodies(learner.model))
+        result, model = measure(request, settings, learner, learner.model, trained)
+        meter.set_totals(trained.progress.tokens, flops)
+    return replace(result, cost=meter.tag()), model
+
+
+def measure(
+    request: MethodRequest, settings: TrainingSettings, learner: TaskLearner, model: PreTrainedModel,
+    trained: TrainResult,
+) -> tuple[MethodResult, PreTrainedModel]:  # fmt: skip
+    """Finish a trained model and predict the test rows once; returns the result without its cost, and the model."""
+    setup, task, work = request.setup, request.setup.task, request.work
+    splits = setup.splits_for(request.seed)
+    test = setup.rows.encode("test", splits.test)
+    trainable, parameters, progress = count_trainable(model), count_parameters(model), trained.progress
+    model = learner.adaptation.finish(model)
+    with request.world.all_threads(), _autocast(model, settings):
+        decision, validation = _fit_decision(setup, model, learner, trained.validation)
+        started = time.perf_counter()
+        outputs = run_model(model, task, test, setup.spec)
+        predict_seconds = time.perf_counter() - started
+        predictions = task.decode(outputs, test, setup.spec)
     details = MethodDetails(
         train_rows=len(splits.train), trainable_parameters=trainable, parameters=parameters, steps=progress.step,
         best_step=progress.best_step, learning_rate=settings.learning_rate,
@@ -159,20 +191,33 @@ def train_method(request: MethodRequest, section: Section) -> tuple[MethodResult
     if request.save_model_to is not None:
         write_scores(work / SCORES, task.scores(outputs, test, setup.spec))
     scores = metrics.compute(task.metrics(), splits.test.labels, predictions)
-    result = MethodResult(request.method, seed, predictions, scores, validation, details, meter.tag())
-    return result, model
+    return MethodResult(request.method, request.seed, predictions, scores, validation, details), model
 
 
-def _train(
-    request: MethodRequest, settings: TrainingSettings, learner: TaskLearner, meter: RecordedMeter
+def _whole(
+    request: MethodRequest, adaptation: Adaptation, splits: Splits, section: Section, trained: TaskLearner
+) -> TaskLearner:
+    """Return a new learner with the weights of a trained one, whose model can only run in all processes together."""
+    setup = request.setup
+    learner = build_learner(setup, adaptation, splits, request.seed, setup.unlabeled_for(section))
+    learner.module.load_state_dict(trained.module.state_dict())
+    learner.module.to(next(trained.module.parameters()).device)
+    return learner
+
+
+def train(
+    request: MethodRequest, settings: TrainingSettings, learner: FittedLearner, meter: RecordedMeter
 ) -> tuple[TrainResult, float]:
     """Train on all ranks; returns the result and the FLOPs of all ranks, also those of frozen bodies."""
     world, batch_size = request.world, request.setup.recipe.training.batch_size
     callbacks: list[Callback] = default_callbacks(settings, keep_best=True)
     if world.is_main:
         callbacks += reporting_callbacks(f"{request.method} seed {request.seed}", settings.report_to, request.quiet)
+    uploads = []
+    if request.store is not None:
+        uploads = [UploadCallback(request.store, settings.save_total_limit, settings.save_keep_steps)]
     info = RunInfo(request.work, request.fingerprint, request.seed)
-    loop = build_loop(learner, settings, batch_size, info, [*callbacks, meter], world)
+    loop = build_loop(learner, settings, batch_size, info, [*callbacks, meter, *uploads], world)
     loop.restore()
     trained = loop.run()
     if world.is_main:

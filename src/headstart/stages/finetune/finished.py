@@ -19,9 +19,9 @@ from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.stages.finetune.base_model import find_base
 from headstart.stages.finetune.learner import run_model
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.stages.finetune.token_batches import batch_tokens, run_in_token_batches
 from headstart.stages.runs import card, manifest
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
+from headstart.stages.runs.token_batches import batch_tokens, run_in_token_batches
 from headstart.tasks import labelled
 from headstart.tasks.embed import Embed
 from headstart.tasks.multi_label import MultiLabel

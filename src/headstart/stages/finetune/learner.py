@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import PreTrainedModel
 
 from headstart.adaptation.frozen import FrozenBody
-from headstart.core.contracts import Adaptation, Task
+from headstart.core.contracts import Adaptation, Learner, Task
 from headstart.core.data import (
     UNLABELED,
     Batch,
@@ -25,6 +25,7 @@ from headstart.core.data import (
 from headstart.evaluation import metrics
 from headstart.stages.runs.flops import flops_per_token
 from headstart.training import precision
+from headstart.training.batches import samples_by_share
 from headstart.training.callbacks import Callback, default_callbacks
 from headstart.training.freezing import Freezing
 from headstart.training.loop import Loop, RunInfo
@@ -34,6 +35,19 @@ from headstart.training.settings import TrainingSettings
 from headstart.training.world import World
 
 _EVALUATION_BATCH = 64
+
+
+class FittedLearner(Learner, Protocol):
+    """A learner whose loss may leave something to be fitted otherwise, such as a linear head."""
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The network, or the networks of several tasks."""
+        ...
+
+    def solve(self) -> None:
+        """Fit what the loss does not train."""
+        ...
 
 
 class AdaptedTask:
@@ -104,7 +118,8 @@ class TaskLearner:
     def validate(self) -> dict[str, float]:
         """Score the validation rows; the first value selects the best weights (higher is better)."""
         self.solve()
-        outputs = run_model(self.model, self.task, self.validation, self.spec)
+        predict = partial(self.module.run, self.task.predict)
+        outputs = run_model(self.model, self.task, self.validation, self.spec, predict)
         if self.task.has_decision:
             # Weights are compared by the decisions that will be made with them: by a tuned threshold, not by 0.5.
             chosen = self.task.fit_decision(outputs, self.gold)
@@ -119,8 +134,15 @@ def predict(model: PreTrainedModel, task: Task, features: Sequence[Feature], spe
     return task.decode(run_model(model, task, features, spec), features, spec)
 
 
-def run_model(model: PreTrainedModel, task: Task, features: Sequence[Feature], spec: InputSpec) -> list[Any]:
-    """Return the model's raw output for each feature, in their order; batches group features of similar length."""
+def run_model(
+    model: PreTrainedModel, task: Task, features: Sequence[Feature], spec: InputSpec,
+    predict: Callable[[Batch], Any] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Return the model's raw output for each feature, in their order; batches group features of similar length.
+
+    `predict` computes the outputs of a batch, by default with `task.predict`.
+    """
+    predict = predict or partial(task.predict, model)
     device = next(model.parameters()).device
     order = sorted(range(len(features)), key=lambda i: task.length(features[i]))
     outputs: dict[int, Any] = {}
@@ -129,12 +151,12 @@ def run_model(model: PreTrainedModel, task: Task, features: Sequence[Feature], s
         indices = order[start : start + _EVALUATION_BATCH]
         batch = {name: t.to(device) for name, t in task.collate([features[i] for i in indices], spec).items()}
         with torch.no_grad():
-            outputs.update(zip(indices, task.predict(model, batch), strict=True))
+            outputs.update(zip(indices, predict(batch), strict=True))
     return [outputs[i] for i in range(len(features))]
 
 
 def build_loop(
-    learner: TaskLearner, settings: TrainingSettings, batch_size: int, run: RunInfo,
+    learner: FittedLearner, settings: TrainingSettings, batch_size: int, run: RunInfo,
     callbacks: Sequence[Callback] | None = None, world: World | None = None,
 ) -> Loop:  # fmt: skip
     """Return the loop that trains a learner; counts the FLOPs of a step.
@@ -144,7 +166,8 @@ def build_loop(
     # Before the first pass: a frozen body caches tensors on the device that computed them.
     learner.module.to(precision.default_device(settings.device))
     rows = min(batch_size, len(learner))
-    first = learner.batch([Sample(0, index) for index in range(rows)])
+    samples = [Sample(0, index) for index in range(rows)]
+    first = learner.batch(samples_by_share(0, rows, learner.parts, run.seed) if learner.parts else samples)
     per_token = flops_per_token(learner.module, first, learner.tokens(first))
     for body in frozen_bodies(learner.module):
         # The body has these texts in its cache now: a second step costs what most steps will cost.
@@ -156,7 +179,7 @@ def build_loop(
     return Loop(learner, settings, run, [phase], callbacks=callbacks, world=world)
 
 
-def _flops_by_stage(learner: TaskLearner, batch: Batch) -> list[float]:
+def _flops_by_stage(learner: FittedLearner, batch: Batch) -> list[float]:
     """Return the FLOPs per token of each stage of unfreezing; empty if all parameters are trained from the start."""
     freezing = Freezing(learner.module, learner.parameter_groups())
     if not freezing.late:

@@ -20,12 +20,6 @@ def require_processes(recipe: FinetuneRecipe, world: World) -> None:
     """Raise if several processes were started for a recipe that one process must run."""
     if world.size == 1:
         return
-    if recipe.training.parallel == "fsdp":
-        raise RecipeError(
-            f"`training.parallel` is fsdp, but {world.size} processes fine-tune",
-            allowed="Fine-tuning copies the network to every process; only pre-training shards it",
-            do="Set `training.parallel` to ddp",
-        )
     if recipe.adapt_first is not None and not artifact.is_complete(recipe.output / ADAPTED):
         raise RecipeError(
             f"the recipe has `adapt_first`, but {world.size} processes were started",
@@ -33,6 +27,21 @@ def require_processes(recipe: FinetuneRecipe, world: World) -> None:
             do="Start the run with one process. Or pre-train with `headstart pretrain --processes`, set `model` to the "
             "result and remove `adapt_first`",
         )
+
+
+def require_shardable(setup: Setup, world: World) -> None:
+    """Raise if processes would shard the weights of a method that needs them whole."""
+    training = setup.recipe.training
+    if world.size == 1 or not training.shards_weights:
+        return
+    for method, section in setup.methods.items():
+        reason = "" if section is None else registry.build("adaptations", section).needs_whole_weights
+        if reason:
+            raise RecipeError(
+                f"`training.parallel` is {training.parallel}, but {method} {reason}",
+                allowed="Sharded weights are gathered only while the network computes the loss or predicts",
+                do="Set `training.parallel` to ddp, or leave this method out",
+            )
 
 
 def warn_about_processes(setup: Setup, world: World) -> None:

@@ -13,6 +13,7 @@ from headstart.core.config import AdaptationSection, Section, TaskSection
 from headstart.core.data import SPLITS, Split
 from headstart.core.errors import RecipeError
 from headstart.evaluation.cost import CostConfig
+from headstart.stages.runs.settings import StoredTraining
 from headstart.tasks.table_files import DatasetSplit, TableSource
 from headstart.training.budget import Budget
 from headstart.training.settings import TrainingSettings
@@ -70,7 +71,7 @@ class LabeledData(Section):
         return value if self.dataset is None else DatasetSplit(self.dataset, str(value), self.config)
 
 
-class FinetuneTraining(TrainingSettings):
+class FinetuneTraining(StoredTraining):
     """The settings of the training loop, with the size of batches and texts."""
 
     budget: str = Field(
@@ -120,6 +121,33 @@ class AdaptFirst(Section):
         return str(value)
 
 
+def require_known(value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+    """Return the methods to compare with; raise a ValueError, for use in a validator, if one is unknown or repeated."""
+    known = [*registry.names("baselines"), *registry.names("adaptations")]
+    for entry in value:
+        name = entry if isinstance(entry, str) else str(entry.get("name"))
+        if name not in known:
+            hint = registry.suggest(name, known) or ";"
+            raise ValueError(f"{name!r} is neither a baseline nor an adaptation{hint} known: {', '.join(known)}.")
+    names = [entry if isinstance(entry, str) else entry["name"] for entry in value]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{repeated!r} is listed twice; a run compares each method once, a study can compare more.")
+    return value
+
+
+def require_apart(adaptation: Any, compare_with: list[str | dict[str, Any]]) -> None:
+    """Raise a ValueError, for use in a validator, if the adaptation is among the others with other settings."""
+    # An invalid section is None here; its error is reported separately.
+    name = getattr(adaptation, registry.SELECTOR["adaptations"], None)
+    for entry in compare_with:
+        if isinstance(entry, dict) and entry["name"] == name and len(entry) > 1:
+            raise ValueError(
+                f"compare_with has settings for {name!r}, which is the adaptation itself; a run compares each "
+                "method once, a study can compare more."
+            )
+
+
 class FinetuneRecipe(Section):
     """A fine-tuning run: one adaptation over several seeds, with baselines and other methods for comparison."""
 
@@ -155,30 +183,11 @@ class FinetuneRecipe(Section):
     @field_validator("compare_with")
     @classmethod
     def _known(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
-        known = [*registry.names("baselines"), *registry.names("adaptations")]
-        for entry in value:
-            name = entry if isinstance(entry, str) else str(entry.get("name"))
-            if name not in known:
-                hint = registry.suggest(name, known) or ";"
-                raise ValueError(f"{name!r} is neither a baseline nor an adaptation{hint} known: {', '.join(known)}.")
-        names = [entry if isinstance(entry, str) else entry["name"] for entry in value]
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise ValueError(
-                f"{repeated!r} is listed twice; a run compares each method once, a study can compare more."
-            )
-        return value
+        return require_known(value)
 
     @model_validator(mode="after")
     def _apart(self) -> FinetuneRecipe:
-        # An invalid section is None here; its error is reported separately.
-        name = getattr(self.adaptation, registry.SELECTOR["adaptations"], None)
-        for entry in self.compare_with:
-            if isinstance(entry, dict) and entry["name"] == name and len(entry) > 1:
-                raise ValueError(
-                    f"compare_with has settings for {name!r}, which is the adaptation itself; a run compares each "
-                    "method once, a study can compare more."
-                )
+        require_apart(self.adaptation, self.compare_with)
         return self
 
     @model_validator(mode="after")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 
 from headstart.checkpoint.names import Kind, folder_of
-from headstart.core import artifact, config
+from headstart.core import artifact, config, file_hashes
 from headstart.core.artifact import Staging
 from headstart.core.data import SPLITS
 from headstart.core.log import logger
@@ -21,10 +21,11 @@ from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
 from headstart.stages.finetune.adapt_first import adapted_setup
-from headstart.stages.finetune.cell import MethodRequest, assist, run_method
+from headstart.stages.finetune.cell import MethodRequest, assist, cell_name, run_method
+from headstart.stages.finetune.cell_store import CELL, RemoteCells
 from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
-from headstart.stages.finetune.processes import require_processes, warn_about_processes
+from headstart.stages.finetune.processes import require_processes, require_shardable, warn_about_processes
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodResult
 from headstart.stages.finetune.setup import Setup, open_setup
@@ -37,7 +38,6 @@ from headstart.tasks.table_files import locate
 from headstart.tokens import tokenizer
 from headstart.training.world import World, joined
 
-_CELL = "cell"
 _NAMES: dict[str, Kind] = {"model": "model", "adaptation.teacher": "model", "data.dataset": "dataset"}
 """The settings that may be names on the Hub."""
 
@@ -48,26 +48,38 @@ def run(recipe: FinetuneRecipe, quiet: bool = False) -> Path:
     Each method with each seed is a cell. An interrupted run continues with the missing cells. Every process that
     `torchrun` starts calls this function. All of them train each cell together; rank 0 does the rest.
     """
-    with joined() as world, ExitStack() as stack:
+    with joined(recipe.training.ddp_timeout) as world, ExitStack() as stack:
         require_processes(recipe, world)
-        with world.main_first():
+        store = _checkpoint_store(recipe) if world.is_main else None
+        with world.main_first(), store.restored_run() if store is not None else nullcontext():
             # The other ranks read the commits in the recipe that rank 0 has written.
             recipe = pin_recipe(recipe, _NAMES)
             require_checkpoint(recipe.model)
             folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
+            if store is not None and folder.status != "finished":
+                store.begin(folder)
         if world.broadcast(folder.status) != "finished":
-            with _warnings_of_main(world):
-                setup = adapted_setup(open_setup(recipe), folder.path, quiet)
+            if store is not None:
+                store.synchronize()
+            world.barrier()
+            with warnings_of_main(world):
+                setup = adapted_setup(open_setup(recipe), folder.path, quiet, store)
+            require_shardable(setup, world)
             if world.is_main:
-                _run_and_publish(setup, folder, world, quiet)
+                run_and_publish(setup, folder, world, quiet, store)
             else:
-                _assist_cells(setup, folder, world)
+                assist_cells(setup, folder, world)
         world.barrier()
     return folder.path
 
 
+def _checkpoint_store(recipe: FinetuneRecipe) -> RemoteCells | None:
+    url = recipe.training.checkpoint_store
+    return None if url is None else RemoteCells(url, recipe)
+
+
 @contextmanager
-def _warnings_of_main(world: World) -> Iterator[None]:
+def warnings_of_main(world: World) -> Iterator[None]:
     """Drop the warnings of ranks other than 0, which read the same rows as rank 0."""
     level = logger.level
     if not world.is_main:
@@ -78,13 +90,15 @@ def _warnings_of_main(world: World) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _run_and_publish(setup: Setup, folder: RunFolder, world: World, quiet: bool) -> None:
+def run_and_publish(
+    setup: Setup, folder: RunFolder, world: World, quiet: bool, store: RemoteCells | None = None
+) -> None:
     """Run all cells and write the result, as rank 0."""
     recipe = setup.recipe
     warn_about_processes(setup, world)
     machines = record_machine(folder.path, recipe.training)
     setup = replace(setup, probe=open_probe(recipe.forgetting, setup.source), machines=machines)
-    cells, left_out = _run_cells(setup, folder, world, quiet)
+    cells, left_out = _run_cells(setup, folder, world, quiet, store)
     _publish(setup, folder, cells, left_out)
 
 
@@ -97,6 +111,7 @@ def summary(folder: Path) -> str:
         *manifest.verdicts,
         *manifest.notes,
         *([manifest.adapted.sentence()] if manifest.adapted else []),
+        *([manifest.sharing()] if manifest.trained_with else []),
         *manifest.data.truncation(),
         *(overlap.sentence() for overlap in manifest.data.overlap),
         *(f"{method} is left out: {reason}" for method, reason in manifest.left_out.items()),
@@ -117,7 +132,7 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
     others = {"forgetting": recipe.forgetting, "texts": getattr(recipe.adaptation, "texts", None)}
     for name, path in others.items():
         if isinstance(path, str | Path) and Path(path).is_file():
-            hashes[f"{name} file"] = artifact.sha256(Path(path))[:16]
+            hashes[f"{name} file"] = file_hashes.sha256(Path(path))[:16]
     if recipe.adapt_first is not None and isinstance(recipe.adapt_first.texts, list):
         texts = readers.describe(readers.expand(recipe.adapt_first.texts, "adapt_first.texts"))
         hashes["adapt_first texts"] = config.fingerprint(texts)
@@ -125,7 +140,7 @@ def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
 
 
 def _run_cells(
-    setup: Setup, folder: RunFolder, world: World, quiet: bool
+    setup: Setup, folder: RunFolder, world: World, quiet: bool, store: RemoteCells | None
 ) -> tuple[dict[str, list[MethodResult]], dict[str, str]]:
     """Return the results of every method by seed, baselines first, and the methods that are left out with reasons."""
     cells: dict[str, list[MethodResult]] = {}
@@ -134,7 +149,7 @@ def _run_cells(
         if request.method in left_out:
             continue
         try:
-            result = _run_cell(request, folder.path)
+            result = _run_cell(request, folder.path, store)
         except NotApplicable as reason:
             left_out[request.method] = str(reason)
             continue
@@ -142,7 +157,7 @@ def _run_cells(
     return cells, left_out
 
 
-def _assist_cells(setup: Setup, folder: RunFolder, world: World) -> None:
+def assist_cells(setup: Setup, folder: RunFolder, world: World) -> None:
     """Train with rank 0 in each cell that is not finished, as another rank; baselines are left to rank 0."""
     for request in _requests(setup, folder, world, quiet=True):
         if request.section is not None and not world.broadcast(True):
@@ -155,33 +170,51 @@ def _requests(setup: Setup, folder: RunFolder, world: World, quiet: bool) -> Ite
     for method, section in sorted(setup.methods.items(), key=lambda item: item[1] is not None):
         for seed in range(recipe.seed, recipe.seed + recipe.seeds):
             yield MethodRequest(
-                setup, method, section, seed, folder.path / "work" / f"{method}-seed-{seed}", folder.fingerprint,
-                _model_folder(folder, seed) if method == setup.chosen else None, quiet, world,
+                setup, method, section, seed, folder.path / "work" / cell_name(method, seed), folder.fingerprint,
+                model_folder(folder, seed) if method == setup.chosen else None, quiet, world,
             )  # fmt: skip
 
 
-def _run_cell(request: MethodRequest, folder: Path) -> MethodResult:
+def _run_cell(request: MethodRequest, folder: Path, store: RemoteCells | None) -> MethodResult:
     """Return the result of a cell: from disk if it is finished, otherwise by running it."""
-    name = request.work.name
-    cell_dir = folder / "cells" / name
+    cell_dir = cell_folder(folder, request)
     is_finished = artifact.is_complete(cell_dir)
     if request.section is not None:
         request.world.broadcast(is_finished)
     if is_finished:
-        artifact.verify(cell_dir, _CELL)
+        artifact.verify(cell_dir, CELL)
         return MethodResult.from_dict(results.read(cell_dir))
+    if store is not None and request.section is not None:
+        request = replace(request, store=store.checkpoints_of(request.work))
     result = run_method(request)
     if request.section is not None:
-        logs = folder / "logs" / name
-        shutil.rmtree(logs, ignore_errors=True)
-        if (request.work / "logs").is_dir():  # absent if nothing was trained
-            shutil.copytree(request.work / "logs", logs)
-    results.write(cell_dir, result.to_dict(), _CELL, {SCORES: request.work / SCORES})
+        copy_logs(request.work, folder / "logs" / request.name)
+    write_cell(folder, request, result)
     shutil.rmtree(folder / "work", ignore_errors=True)
+    if store is not None:
+        store.upload_finished()
     return result
 
 
-def _model_folder(folder: RunFolder, seed: int) -> Path:
+def cell_folder(folder: Path, request: MethodRequest) -> Path:
+    """Return where the result of a method with a seed is kept in the folder of a run."""
+    return folder / "cells" / request.name
+
+
+def write_cell(folder: Path, request: MethodRequest, result: MethodResult) -> None:
+    """Publish the result of a method with a seed in the folder of its run."""
+    results.write(cell_folder(folder, request), result.to_dict(), CELL, {SCORES: request.work / SCORES})
+
+
+def copy_logs(work: Path, logs: Path) -> None:
+    """Replace the logs of a cell by those in its working folder, if it trained anything."""
+    shutil.rmtree(logs, ignore_errors=True)
+    if (work / "logs").is_dir():
+        shutil.copytree(work / "logs", logs)
+
+
+def model_folder(folder: RunFolder, seed: int) -> Path:
+    """Return where the model of one seed is kept until the best one is published."""
     return folder.path / "models" / f"seed-{seed}"
 
 
@@ -191,7 +224,7 @@ def _publish(
     """Write the model of the best seed, its tokenizer, its card and the manifest into the folder."""
     # The first validation score is the one to select by.
     best = max(cells[setup.chosen], key=lambda cell: next(iter(cell.validation.values())))
-    model = _model_folder(folder, best.seed)
+    model = model_folder(folder, best.seed)
     setup.task.show(setup.splits_for(best.seed).train, best.seed)
     manifest = _manifest(setup, folder, cells, left_out, best)
     with artifact.published(folder.path, FinetuneManifest.KIND, **manifest.to_dict()) as staging:
@@ -210,7 +243,7 @@ def _manifest(
     metric = task.metrics()[0]
     table = comparison.rows(cells, chosen, splits.test.labels, metric)
     trained = [cell.cost for runs in cells.values() for cell in runs if cell.details.trainable_parameters is not None]
-    is_adapter = (_model_folder(folder, best.seed) / ADAPTER).is_file()
+    is_adapter = (model_folder(folder, best.seed) / ADAPTER).is_file()
     return FinetuneManifest(
         recipe=folder.recipe,
         seed=best.seed,
@@ -252,6 +285,7 @@ def _manifest(
         target_cls=setup.spec.target_cls,
         **({"mixture": best.details.mixture} if best.details.mixture else {}),
         **({"adapted": setup.adapted} if setup.adapted is not None else {}),
+        **({"trained_with": list(setup.trained_with)} if setup.trained_with else {}),
     )
 
 

@@ -23,7 +23,7 @@ from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
 from headstart.stages.finetune.truncation import TruncationCounts
 from headstart.stages.pretrain.reopen import Pretraining
-from headstart.stages.runs.manifest import AdaptedStart, Machine, SplitOverlap
+from headstart.stages.runs.manifest import AdaptedStart, Machine, SplitOverlap, method_name
 from headstart.tasks import labelled
 from headstart.tasks.source import CheckpointFolder
 from headstart.training.phases import require_constant_batch_size
@@ -55,6 +55,8 @@ class Setup:
     """Counts the rows whose texts are longer than `training.max_length`."""
     adapted: AdaptedStart | None = None
     """How the checkpoint was pre-trained further, if the recipe has `adapt_first`."""
+    trained_with: tuple[str, ...] = ()
+    """The other tasks of a run of `headstart multitask`, whose models share the body of the chosen method."""
 
     @property
     def spec(self) -> InputSpec:
@@ -63,8 +65,8 @@ class Setup:
 
     @property
     def chosen(self) -> str:
-        """Return the name of the recipe's own adaptation."""
-        return registry.name_of("adaptations", self.recipe.adaptation)
+        """Return the name of the recipe's own adaptation; `multitask_…` if it was trained with other tasks."""
+        return method_name(registry.name_of("adaptations", self.recipe.adaptation), self.trained_with)
 
     def splits_for(self, seed: int) -> Splits:
         """Return the rows of one seed."""
@@ -80,7 +82,7 @@ def open_setup(recipe: FinetuneRecipe) -> Setup:
     """Return what the cells share, after every check; rows that two splits share are counted and reported."""
     setup = check_setup(recipe)
     splits = setup.splits
-    overlaps = find_overlaps(_trained_rows(recipe, splits), splits.validation, splits.test)
+    overlaps = find_overlaps(trained_rows(recipe, splits), splits.validation, splits.test)
     warn_about_overlaps(overlaps)
     return replace(setup, overlaps=overlaps)
 
@@ -126,7 +128,7 @@ def _open_checkpoint(path: str | Path, task: Task, seed: int) -> CheckpointFolde
     return CheckpointFolder(path, task, seed, lru_cache(maxsize=1)(Pretraining), framing_of(folder_of(path)))
 
 
-def _trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:
+def trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:
     """Return the training rows of all seeds, some of them several times."""
     count = recipe.data.train_rows
     if count is None or count >= len(splits.train):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headstart.core.markdown import markdown_table
+from headstart.core.pages.markdown import markdown_table
 from headstart.evaluation.baselines import READ_WHOLE_TEXTS
 from headstart.evaluation.comparison import Comparison, compare_runs, too_few_seeds
 from headstart.evaluation.failures import failed

@@ -17,9 +17,9 @@ from headstart.core.data import Batch, Examples
 from headstart.core.errors import ArtifactError
 from headstart.evaluation.metrics import Floats
 from headstart.stages.finetune.finished import Finetuned, unlabeled
-from headstart.stages.finetune.token_batches import batch_tokens, run_in_token_batches
 from headstart.stages.runs import manifest
 from headstart.stages.runs.manifest import FinetuneManifest
+from headstart.stages.runs.token_batches import batch_tokens, run_in_token_batches
 from headstart.tasks.classify import Classify
 from headstart.tasks.multi_label import MultiLabel
 from headstart.tasks.source import unwrap_peft

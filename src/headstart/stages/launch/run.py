@@ -13,7 +13,7 @@ from headstart.core.errors import ArtifactError, RecipeError, ResourceError
 from headstart.stages.launch import kubernetes, on_ray, skypilot, slurm
 from headstart.stages.launch.job import Job
 
-_TRAINS = ("pretrain", "finetune")
+_TRAINS = ("pretrain", "finetune", "multitask")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,6 @@ def _require_possible(job: Job) -> None:
         raise RecipeError(
             f"{settings.nodes} x {settings.processes} processes are asked for, but the recipe belongs to "
             f"`headstart {verb}`",
-            allowed="Only pretrain and finetune run in several processes that train together",
+            allowed="Only pretrain, finetune and multitask run in several processes that train together",
             do="Leave out --nodes and --processes" + (", and set `execution` in the study" if verb == "study" else ""),
         )

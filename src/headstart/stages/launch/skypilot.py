@@ -12,7 +12,7 @@ from headstart.stages.runs.launch import RESUMABLE
 _FAILURES = 3
 _HEADER = """\
 # headstart launch --on skypilot. Submit with: sky jobs launch FILE
-# A new machine has an empty disk: with training.checkpoint_store in a pre-training recipe, it resumes from the store.
+# A new machine has an empty disk: with training.checkpoint_store, the run resumes from the store.
 """
 
 

@@ -15,7 +15,7 @@ from headstart.corpus.read import mixture
 from headstart.corpus.read.mixture import Corpus, CorpusMixture, CorpusPart
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.stages.pretrain.build import require_same_tokens, tokenizer_of
+from headstart.stages.pretrain.build import require_same_tokens, special_tokens_of, tokenizer_of
 from headstart.stages.pretrain.prepare import naming, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.runs.folder import RunFolder
@@ -48,13 +48,14 @@ def check_text(recipe: PretrainRecipe, objective: Objective, text_bytes: int) ->
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(_elsewhere(recipe.corpus), settings, recipe.seed, Path(folder), quiet=True)
         require_same_tokens(recipe, prepared.tokenizer)
-        vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
+        vocabulary = tokenizer.add_special(prepared.tokenizer, special_tokens_of(recipe, objective))
         vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
         for length in dict.fromkeys(phase.length for phase in recipe.training.phases):
             for corpus in prepared.corpora:
                 with naming(corpus.name):
-                    cut(corpus.train, vocabulary, objective.row_shape(length))
-                    cut(corpus.validation, vocabulary, objective.row_shape(recipe.training.phases[0].length))
+                    cut(corpus.train, vocabulary, objective.row_shape(length), corpus.language)
+                    shape = objective.row_shape(recipe.training.phases[0].length)
+                    cut(corpus.validation, vocabulary, shape, corpus.language)
 
 
 def _open_files(part: CorpusPart) -> None:

@@ -25,7 +25,7 @@ from headstart.stages.plan import synthetic
 from headstart.stages.plan.checks import check_text, warn_about_output
 from headstart.stages.plan.trial import STEPS, Trial, time_steps
 from headstart.stages.pretrain import run as pretrain
-from headstart.stages.pretrain.build import build_model, objective_of, tokenizer_of
+from headstart.stages.pretrain.build import build_model, objective_of, special_tokens_of, tokenizer_of
 from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
 from headstart.stages.pretrain.recipe import PretrainRecipe, PretrainTraining
 from headstart.stages.runs.flops import flops_per_token
@@ -88,7 +88,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
     objective = objective_of(recipe)
     check_text(recipe, objective, corpus_bytes)
     warn_about_output(recipe, pretrain.inputs_of(recipe))
-    vocabulary = synthetic.vocabulary_of(tokenizer_of(recipe), objective.special_tokens())
+    vocabulary = synthetic.vocabulary_of(tokenizer_of(recipe), special_tokens_of(recipe, objective))
     budget = Budget.parse(recipe.training.budget)
     lengths = dict.fromkeys(phase.length for phase in recipe.training.phases)
     timings = {length: _timing(recipe, objective, vocabulary, length) for length in lengths}
@@ -112,6 +112,7 @@ def _pretrain(recipe: PretrainRecipe) -> dict[str, Any]:
         "tokens to train on": round(tokens),
         "updates": round(updates),
         "FLOPs per token": round(flops / tokens),
+        "memory of a step": trial.memory,
     }
     return {
         "verb": "pretrain", "size": size, "tokens_per_second": tokens / seconds, "cores": trial.cores,
@@ -164,6 +165,7 @@ def _finetune(recipe: FinetuneRecipe) -> dict[str, Any]:
         "training rows": count,
         "tokens per row": round(features * length, 1),
         "methods × seeds": f"{len(tags)} × {recipe.seeds}",
+        "memory of a step": trial.memory,
     }
     if recipe.adapt_first is not None:
         with tempfile.TemporaryDirectory() as work:

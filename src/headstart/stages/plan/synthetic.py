@@ -40,6 +40,9 @@ class NoiseRows:
     def __len__(self) -> int:
         return _ROWS
 
+    def prefetch(self, first: int, last: int) -> None:
+        """Do nothing: no tokens are fetched."""
+
     def rows(self, samples: Sequence[Sample]) -> Rows:
         """Return a row for each sample; the same index gives the same row."""
         shape, count = self.shape, len(samples)

@@ -10,9 +10,11 @@ from itertools import pairwise
 
 import torch
 
+from headstart.core.data import Sample
 from headstart.training.batches import WINDOW
 from headstart.training.callbacks import Callback
 from headstart.training.loop import Loop, StepResult
+from headstart.training.memory import free_bytes
 from headstart.training.settings import TrainingSettings
 
 STEPS = WINDOW
@@ -32,6 +34,8 @@ class Trial:
     flops_per_token: float
     cores: float
     """The fraction of its threads' time that the process got: below 1 if other processes use the CPU."""
+    memory: str = ""
+    """The memory of a step, and what fits into that of the device."""
 
 
 @dataclass
@@ -75,7 +79,20 @@ def time_steps(build: BuildLoop, settings: TrainingSettings, sorted_by_length: b
         tokens_per_sample=sum(tokens) / (STEPS * phase.samples),
         flops_per_token=phase.flops_per_token,
         cores=core_fraction(watch, warm_up, device),
+        memory=_memory(loop),
     )
+
+
+def _memory(loop: Loop) -> str:
+    """Return in words what a step needs and which micro-batch would fit into the memory that is free now."""
+    phase, step = loop.phases.all[0], loop.train_step
+    samples = min(phase.samples, loop.settings.micro_batch_for(phase.samples, phase.samples))
+    needs = step.memory(lambda count: phase.feed.batch([Sample(0, i % len(phase.feed)) for i in range(count)]))
+    free = free_bytes(step.device)
+    words = (
+        f"about {needs.of(samples) / 1e9:.2g} GB in micro-batches of {samples}, {needs.state / 1e9:.2g} GB of it state"
+    )
+    return words if free is None else f"{words}; up to {needs.fitting(free):,} samples fit into what is free here"
 
 
 def core_fraction(watch: Stopwatch, warm_up: int, device: str) -> float:

@@ -23,7 +23,6 @@ from headstart.core.lock import FolderLock
 from headstart.core.log import logger
 from headstart.core.processes import Executor, cores
 from headstart.stages.finetune.finished import Finetuned
-from headstart.stages.finetune.token_batches import batch_tokens
 from headstart.stages.predict import output
 from headstart.stages.predict.compute import PREDICTION, Scores, columns_of
 from headstart.stages.predict.executors import build_executor
@@ -34,6 +33,7 @@ from headstart.stages.predict.progress import RowProgress
 from headstart.stages.predict.settings import PredictSettings
 from headstart.stages.runs import manifest
 from headstart.stages.runs.manifest import FinetuneManifest
+from headstart.stages.runs.token_batches import batch_tokens
 from headstart.tasks import tables
 from headstart.tasks.table_files import TableFiles, TableSource, locate
 from headstart.tasks.table_rows import Row, Survey, read_rows, survey

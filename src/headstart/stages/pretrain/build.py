@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from headstart.core import artifact, config, registry, renames
 from headstart.core.contracts import Backbone, Objective
 from headstart.core.data import Vocabulary
 from headstart.core.errors import RecipeError
+from headstart.core.log import logger
 from headstart.core.randomness import integer
+from headstart.core.vocabulary import language_token
 from headstart.corpus.read import mixture
 from headstart.corpus.read.built import BuiltCorpus
 from headstart.stages.pretrain.recipe import PretrainRecipe
@@ -23,6 +26,7 @@ from headstart.tokens import tokenizer
 from headstart.tokens.settings import TokenizerConfig
 from headstart.training import precision
 from headstart.training.compilation import choose_attention
+from headstart.training.deferred import NotDeferrable, deferred
 from headstart.training.world import World
 
 
@@ -69,10 +73,11 @@ def _require_new_embeddings(recipe: PretrainRecipe) -> None:
 
 def require_shardable(recipe: PretrainRecipe, objective: Objective, world: World) -> None:
     """Raise if processes would shard the weights but make different numbers of forward passes, and so deadlock."""
-    if recipe.training.parallel == "fsdp" and world.size > 1 and not getattr(objective, "same_passes", True):
+    if recipe.training.shards_weights and world.size > 1 and not getattr(objective, "same_passes", True):
         raise RecipeError(
-            f"training.parallel is fsdp, but with objective {registry.name_of('objectives', recipe.objective)!r} the "
-            "number of forward passes depends on the rows of each process",
+            f"training.parallel is {recipe.training.parallel}, but with objective "
+            f"{registry.name_of('objectives', recipe.objective)!r} the number of forward passes depends on the rows of "
+            "each process",
             allowed="Processes that shard the weights must make the same forward passes",
             do="Set training.parallel to ddp, or train with a single objective",
         )
@@ -138,6 +143,32 @@ def _require_same_settings(recipe: PretrainRecipe, corpus: BuiltCorpus) -> None:
 
 def _identity(folder: Path | None) -> str:
     return artifact.identity(folder) if folder is not None and folder.is_dir() else ""
+
+
+def build_sharded(
+    recipe: PretrainRecipe, vocabulary: Vocabulary, objective: Objective, count: Callable[[torch.nn.Module], object]
+) -> torch.nn.Module:
+    """Build the module as `build_model` does, if possible without its weights, which are computed shard by shard.
+
+    A network from a checkpoint is loaded, and one that cannot be initialized or counted without its weights is built.
+    `count` computes what the run needs to know of the module.
+    """
+    section: Any = recipe.backbone
+    if isinstance(section, Checkpoint.Config) or recipe.warm_start is not None or hasattr(recipe.objective, "teacher"):
+        return build_model(recipe, vocabulary, objective)
+    try:
+        with deferred():
+            module = build_model(recipe, vocabulary, objective)
+        count(module)
+    except (NotDeferrable, NotImplementedError, RuntimeError) as error:
+        logger.info("each process builds the whole network before it is sharded: %s", error)
+        return build_model(recipe, vocabulary, objective)
+    return module
+
+
+def special_tokens_of(recipe: PretrainRecipe, objective: Objective) -> list[str]:
+    """Return the special tokens that a run adds to its tokenizer: those of the objective and of the languages."""
+    return [*objective.special_tokens(), *map(language_token, mixture.languages_of(recipe.corpus))]
 
 
 def build_model(recipe: PretrainRecipe, vocabulary: Vocabulary, objective: Objective) -> torch.nn.Module:

@@ -9,8 +9,11 @@ import torch
 
 from headstart.core.contracts import Objective, RowSource
 from headstart.core.data import Batch, MixtureComponent, ParameterGroup, Sample, Vocabulary
+from headstart.stages.pretrain.recipe import PretrainTraining
+from headstart.stages.pretrain.stream import StreamedRows
 from headstart.tokens.mixed import MixedRows
 from headstart.training.module import LossModule
+from headstart.training.shuffling import BlockShuffle
 
 VALIDATION_ROWS = 512
 """Held-out rows per evaluation: 512 rows × 19 predictions keep the standard error near 0.03 nats."""
@@ -28,6 +31,16 @@ class CorpusRows:
     rows: RowSource
     is_remote: bool = False
     """The tokens are in a store."""
+    shuffle: BlockShuffle | None = None
+    """How the rows are shuffled; by default all together."""
+
+
+def shuffle_of(training: PretrainTraining, tokens_per_row: float) -> BlockShuffle | None:
+    """Return how the training rows of a corpus are shuffled; None if all together."""
+    if training.shuffle_buffer_tokens is None:
+        return None
+    blocks = training.shuffle_buffer_tokens // training.shuffle_block_tokens
+    return BlockShuffle(max(1, int(training.shuffle_block_tokens / tokens_per_row)), blocks)
 
 
 class RowBatches:
@@ -40,10 +53,17 @@ class RowBatches:
         self.parts = [MixtureComponent(len(corpus.rows), corpus.share) for corpus in corpora] if several else []
         self.rows = MixedRows([corpus.rows for corpus in corpora]) if several else corpora[0].rows
         self.objective, self.vocabulary, self.seed = objective, vocabulary, seed
-        self.read_ahead = _READ_AHEAD if any(corpus.is_remote for corpus in corpora) else 0
+        self.shuffles = [corpus.shuffle for corpus in corpora if corpus.shuffle is not None]
+        stream = corpora[0].rows if isinstance(corpora[0].rows, StreamedRows) else None
+        self.order = None if stream is None else stream.order
+        self.read_ahead = _READ_AHEAD if stream is not None or any(corpus.is_remote for corpus in corpora) else 0
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def prefetch(self, first: int, last: int) -> None:
+        """Start to fetch the tokens of the rows [first, last), if they are in a store."""
+        self.rows.prefetch(first, last)
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
         """Return the corrupted rows of some samples."""

@@ -2,7 +2,8 @@
 
 The raw files are read once. With an existing tokenizer, one pass writes the shards of both splits. Without one, the
 pass samples text for the tokenizer and writes all text to a spool, from which the shards are encoded. A corpus that
-`headstart corpus build` finished with a tokenizer is used as it is.
+`headstart corpus build` finished with a tokenizer is used as it is. Of a streamed corpus, only what is read first is
+prepared here (see `stream`).
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from headstart.core.lock import lock_beside
 from headstart.core.log import logger
 from headstart.core.vocabulary import vocabulary_of
 from headstart.corpus.read import mixture
-from headstart.corpus.read.built import BuiltCorpus
+from headstart.corpus.read.built import WHOLE_BYTES, BuiltCorpus
 from headstart.corpus.read.mixture import Corpus, CorpusPart
 from headstart.corpus.read.readers import SPLITS, Receipt
+from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.stages.pretrain.spool import TextSpool
+from headstart.stages.pretrain.stream import head_documents
 from headstart.tokens import extension, sampling, shards, tokenizer
 from headstart.tokens.settings import TokenizerConfig
 
 _REPORT_SECONDS = 10
-_NOT_CONTENT = ("files", "from", "prepared", "max_reject_share", "name", "weight")
+_NOT_CONTENT = ("files", "from", "prepared", "max_reject_share", "name", "weight", "language")
 """Settings of a corpus that do not change its documents."""
 
 
@@ -47,6 +50,8 @@ class PreparedCorpus:
     share: float
     train: shards.Shards
     validation: shards.Shards
+    language: str | None = None
+    """The language at the start of each row, if the rows have it."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,9 @@ class Prepared:
 
 
 def prepare(
-    corpus: Corpus, settings: TokenizerConfig, seed: int, folder: Path, quiet: bool = False, verify: bool = True
-) -> Prepared:
+    corpus: Corpus, settings: TokenizerConfig, seed: int, folder: Path, quiet: bool = False, verify: bool = True,
+    stretch: int = 0,
+) -> Prepared:  # fmt: skip
     """Train or load the tokenizer and write the shards of each corpus, unless they exist.
 
     Args:
@@ -86,18 +92,20 @@ def prepare(
         seed: decides which documents are held out and which text the tokenizer is trained on.
         folder: where tokenizer and shards are written, unless the corpus section names another folder.
         quiet: do not log the progress.
-        verify: check the hashes of shards that exist. One process of a distributed run is enough.
+        verify: check the hashes of shards that exist, above 4 GB of samples of the large files. One process of a
+            distributed run is enough.
+        stretch: the number of consecutive tokens that are read together from a store; 0 if rows are read in any order.
     """
     folder = mixture.prepared_in(corpus) or folder
     sections = mixture.parts_of(corpus)
     parts = {name: _Part(name, section, section.prepared or folder) for name, section in sections.items()}
     with _tokenizer_folder(corpus, parts, settings, seed, folder, quiet) as (tokenizer_folder, spool):
         loaded, identity = tokenizer.load(tokenizer_folder), artifact.identity(tokenizer_folder)
-        encoder = _Encoder(loaded, identity, seed, spool, quiet, verify, len(parts))
+        encoder = _Encoder(loaded, identity, seed, spool, quiet, verify, len(parts), stretch)
         opened = {name: encoder.shards(part) for name, part in parts.items()}
     shares = mixture.shares_of(corpus, [splits["train"].tokens for splits in opened.values()])
     corpora = [
-        PreparedCorpus(name, share, splits["train"], splits["validation"])
+        PreparedCorpus(name, share, splits["train"], splits["validation"], sections[name].language)
         for (name, splits), share in zip(opened.items(), shares, strict=True)
     ]
     vocabulary = replace(vocabulary_of(loaded), pieces=extension.load_pieces(tokenizer_folder))
@@ -126,8 +134,11 @@ class _Part:
         return {"sources": self.sources, "corpus": settings}
 
     def split_documents(self, seed: int, receipt: Receipt) -> Iterator[tuple[str, Document]]:
-        """Yield the documents with their split; errors name the corpus."""
+        """Yield the documents with their split, of a streamed corpus those that are read first; errors name it."""
         with naming(self.name):
+            if isinstance(self.section, StreamedCorpus):
+                yield from head_documents(self.section, seed, receipt)
+                return
             if isinstance(self.section, BuiltCorpus):
                 self.section.verify()
             yield from mixture.split_documents(self.section, seed, receipt)
@@ -210,6 +221,7 @@ class _Encoder:
     verify: bool
     corpora: int
     """The number of corpora, which share the cache for those in stores."""
+    stretch: int
 
     def shards(self, part: _Part) -> dict[str, shards.Shards]:
         """Return the shards of each split of a corpus."""
@@ -219,7 +231,7 @@ class _Encoder:
                 if self.verify:
                     section.verify()
                 return {
-                    split: shards.Shards(section.shards(split), section.open_tokens(split, self.corpora))
+                    split: shards.Shards(section.shards(split), section.open_tokens(split, self.corpora, self.stretch))
                     for split in SPLITS
                 }
         made_from = part.made_from
@@ -228,7 +240,7 @@ class _Encoder:
         written = self._write_missing(part, targets, made_from)
         for split, target in targets.items():
             if self.verify and split not in written:
-                artifact.verify(target, "shards")
+                artifact.verify(target, "shards", whole_bytes=WHOLE_BYTES)
         return {split: shards.Shards(target) for split, target in targets.items()}
 
     def _write_missing(self, part: _Part, targets: Mapping[str, Path], made_from: dict[str, Any]) -> list[str]:

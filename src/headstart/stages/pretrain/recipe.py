@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from headstart.core.config import BackboneSection, ObjectiveSection, Section
 from headstart.corpus.read import mixture
-from headstart.corpus.read.fsspec_store import WRITABLE
 from headstart.corpus.read.mixture import Corpus
-from headstart.corpus.read.urls import without_options
+from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.evaluation.cost import CostConfig
+from headstart.stages.runs.settings import StoredTraining
 from headstart.tokens.settings import TokenizerConfig
-from headstart.training.settings import TrainingSettings
+from headstart.training.budget import Budget
 
 
 class RowPhase(Section):
@@ -30,7 +30,7 @@ SeqLength = Annotated[
 ]
 
 
-class PretrainTraining(TrainingSettings):
+class PretrainTraining(StoredTraining):
     """The settings of the training loop, the length of the rows and the size of the batches."""
 
     budget: str = "30 min"
@@ -42,12 +42,15 @@ class PretrainTraining(TrainingSettings):
     batch_tokens: int = Field(
         8192, ge=8, description="tokens in one update, rounded down to whole rows, and at least one row"
     )
-    checkpoint_store: str | None = Field(
+    shuffle_buffer_tokens: int | None = Field(
         None,
-        description="URL of a folder in an object store (s3, gs, az) to which each checkpoint is uploaded; a run whose "
-        "output is empty resumes from it",
+        ge=1024,
+        description="tokens whose rows are shuffled together, in blocks drawn from the whole corpus; by default all "
+        "rows are shuffled together, and each is a random read",
     )
-
+    shuffle_block_tokens: int = Field(
+        2**21, ge=256, description="consecutive tokens in a block, with shuffle_buffer_tokens"
+    )
     snapshots: int = Field(
         0,
         ge=0,
@@ -63,14 +66,14 @@ class PretrainTraining(TrainingSettings):
             raise ValueError(f"its shares sum to {total:g}; they must sum to 1. BERT used 0.9 and 0.1.")
         return value
 
-    @field_validator("checkpoint_store")
-    @classmethod
-    def _is_writable(cls, value: str | None) -> str | None:
-        if value is not None and value.partition("://")[0] not in WRITABLE:
+    @model_validator(mode="after")
+    def _buffer_of_blocks(self) -> Self:
+        if self.shuffle_buffer_tokens is not None and self.shuffle_buffer_tokens < 2 * self.shuffle_block_tokens:
             raise ValueError(
-                f"it is {without_options(value)!r}; checkpoints are uploaded to URLs of {', '.join(WRITABLE)}."
+                f"shuffle_buffer_tokens is {self.shuffle_buffer_tokens:,}, and shuffle_block_tokens is "
+                f"{self.shuffle_block_tokens:,}. A buffer has at least two blocks. Raise it, or lower the latter."
             )
-        return value
+        return self
 
     @field_validator("early_stopping_patience")
     @classmethod
@@ -91,6 +94,11 @@ class PretrainTraining(TrainingSettings):
     def longest(self) -> int:
         """Return the length of the longest rows."""
         return max(phase.length for phase in self.phases)
+
+    @property
+    def stretch(self) -> int:
+        """Return the number of consecutive tokens that are read together; 0 if rows are read in any order."""
+        return 0 if self.shuffle_buffer_tokens is None else self.shuffle_block_tokens
 
     def rows_of(self, length: int) -> int:
         """Return the number of rows of a length in one update."""
@@ -131,3 +139,22 @@ class PretrainRecipe(Section):
         if value is None and (corpus is None or not mixture.built_parts(corpus)):
             return TokenizerConfig()
         return value
+
+    @model_validator(mode="after")
+    def _can_stream(self) -> PretrainRecipe:
+        # An invalid section is None here; its error is reported separately.
+        if not isinstance(self.corpus, StreamedCorpus) or not isinstance(self.training, PretrainTraining):
+            return self
+        training, problem = self.training, ""
+        if Budget.parse(training.budget).unit == "epochs":
+            problem = f"training.budget is {training.budget!r}, but the size of a streamed corpus is not known when "
+            problem += "training starts. Give the budget in time, tokens, steps or FLOPs."
+        elif len(training.phases) > 1:
+            problem = "training.seq_length has several lengths, but a streamed corpus is read in rows of one length. "
+            problem += "Give one length."
+        elif training.dataloader_num_workers:
+            problem = f"training.dataloader_num_workers is {training.dataloader_num_workers}, but a streamed corpus is "
+            problem += "read by threads of the training process. Set it to 0."
+        if problem:
+            raise ValueError(problem)
+        return self

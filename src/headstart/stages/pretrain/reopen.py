@@ -123,7 +123,7 @@ class Pretraining:
     def _rows(self, split: Literal["train", "validation"]) -> list[CorpusRows]:
         shape = self.objective.row_shape(self.recipe.training.phases[0].length)
         return [
-            CorpusRows(corpus.name, corpus.share, cut(getattr(corpus, split), self.vocabulary, shape))
+            CorpusRows(corpus.name, corpus.share, cut(getattr(corpus, split), self.vocabulary, shape, corpus.language))
             for corpus in self._prepared.corpora
         ]
 

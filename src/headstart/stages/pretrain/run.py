@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,26 +19,31 @@ from headstart.checkpoint.silence import silenced
 from headstart.core import artifact, registry, renames
 from headstart.core.config import fingerprint
 from headstart.core.contracts import BatchSource, Objective
-from headstart.core.data import Sample, Vocabulary
+from headstart.core.data import RowShape, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.corpus.read import mixture
+from headstart.corpus.read.store_folder import StoreFolder
+from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.doctor import checkup
 from headstart.stages.pretrain.build import (
     build_model,
+    build_sharded,
     max_length_of,
     objective_of,
     require_same_tokens,
     require_shardable,
+    special_tokens_of,
     tokenizer_of,
 )
-from headstart.stages.pretrain.checkpoint_store import RemoteCheckpoints, UploadCallback
-from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches
+from headstart.stages.pretrain.learner import CorpusRows, PretrainLearner, RowBatches, shuffle_of
 from headstart.stages.pretrain.prepare import Prepared, naming, prepare
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.snapshots import SnapshotCallback
+from headstart.stages.pretrain.stream import FOLDER, LEDGER, PartReader, StreamedRows
 from headstart.stages.pretrain.warm_start import warm_start
 from headstart.stages.runs import card
+from headstart.stages.runs.checkpoint_store import RemoteCheckpoints, UploadCallback, restored_run
 from headstart.stages.runs.flops import flops_per_token
 from headstart.stages.runs.folder import RunFolder, pin_recipe
 from headstart.stages.runs.machine import attention_of, record_machine
@@ -71,15 +77,16 @@ def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path
     `training.snapshots` of the recipe, the budget is divided into so many parts, and `snapshots_of` finds the networks
     after each but the last; one process.
     """
-    with joined() as world, ExitStack() as stack:
+    with joined(recipe.training.ddp_timeout) as world, ExitStack() as stack:
         store = _checkpoint_store(recipe) if world.is_main else None
-        with world.main_first(), store.restored_run() if store is not None else nullcontext():
+        with world.main_first(), restored_run(store.folder, recipe.output) if store is not None else nullcontext():
             # The other ranks read the commits in the recipe that rank 0 has written.
             recipe = pin_recipe(recipe, _NAMES)
             folder = stack.enter_context(RunFolder(recipe.output, recipe, inputs_of(recipe), writes=world.is_main))
         if world.broadcast(folder.status) != "finished":
             if store is not None:
-                store.begin(folder.fingerprint)
+                store.restore(folder.fingerprint)
+                store.upload_run()
             parts = snapshots or recipe.training.snapshots
             _train(recipe, folder, world, quiet or not world.is_main, parts, store)
         world.barrier()
@@ -88,7 +95,7 @@ def run(recipe: PretrainRecipe, quiet: bool = False, snapshots: int = 0) -> Path
 
 def _checkpoint_store(recipe: PretrainRecipe) -> RemoteCheckpoints | None:
     url = recipe.training.checkpoint_store
-    return None if url is None else RemoteCheckpoints(url, recipe.output)
+    return None if url is None else RemoteCheckpoints(StoreFolder(url), recipe.output)
 
 
 def _train(
@@ -106,9 +113,13 @@ def _train(
         )
     machines = record_machine(folder.path, recipe.training) if world.is_main else []
     reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
-    uploads = [] if store is None else [UploadCallback(store, recipe.training.save_total_limit)]
-    with RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
+    training = recipe.training
+    uploads = [] if store is None else [UploadCallback(store, training.save_total_limit, training.save_keep_steps)]
+    with ExitStack() as stack, RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
         loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter, *uploads])
+        stream = _stream_of(loop)
+        if stream is not None:
+            stack.callback(stream.close)
         if snapshots:
             save = partial(_save_networks, recipe, objective, prepared, loop)
             # Before the callback that writes the checkpoint from which a killed run resumes.
@@ -117,6 +128,8 @@ def _train(
         outcome = loop.run()
     if world.is_main:
         _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag(), machines)
+        if stream is not None:
+            stream.remove()
 
 
 def _loop(
@@ -127,20 +140,47 @@ def _loop(
     with world.main_first():
         # Rank 0 comes first and verifies the shards for all.
         prepared = prepare(
-            recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet, verify=world.is_main
-        )
+            recipe.corpus, tokenizer_of(recipe), recipe.seed, folder.path / "prepared", quiet, verify=world.is_main,
+            stretch=recipe.training.stretch,
+        )  # fmt: skip
     require_same_tokens(recipe, prepared.tokenizer)
-    vocabulary = tokenizer.add_special(prepared.tokenizer, objective.special_tokens())
+    # Before special tokens are added, so that all parts are encoded as the first ones were.
+    reader = _part_reader(recipe, prepared, folder)
+    vocabulary = tokenizer.add_special(prepared.tokenizer, special_tokens_of(recipe, objective))
     vocabulary = replace(vocabulary, pieces=prepared.vocabulary.pieces)
-    module = build_model(recipe, vocabulary, objective)
+    if recipe.training.shards_weights and world.size > 1:
+        # The counts come from the first parts of a streamed corpus.
+        count = partial(_phases, recipe, prepared, vocabulary, objective, stream=lambda shape: None)
+        module = build_sharded(recipe, vocabulary, objective, count)
+    else:
+        module = build_model(recipe, vocabulary, objective)
     if recipe.warm_start is not None:
         vectors_folder = mixture.prepared_in(recipe.corpus) or folder.path / "prepared"
         with world.main_first():
             warm_start(recipe.warm_start, module, objective, prepared, vectors_folder)
-    learner, phases = _phases(recipe, prepared, vocabulary, objective, module)
+
+    def stream(shape: RowShape) -> StreamedRows | None:
+        cut_part = partial(cut, vocabulary=vocabulary, shape=shape)
+        return None if reader is None else StreamedRows(reader, cut_part, folder.path / LEDGER, world.is_main)
+
+    learner, phases = _phases(recipe, prepared, vocabulary, objective, module, stream)
     info = RunInfo(folder.path, folder.fingerprint, recipe.seed)
     callbacks = [*default_callbacks(recipe.training), *reporting]
     return Loop(learner, recipe.training, info, phases, callbacks=callbacks, world=world), prepared
+
+
+def _part_reader(recipe: PretrainRecipe, prepared: Prepared, folder: RunFolder) -> PartReader | None:
+    """Return what encodes the parts of a streamed corpus; None for a corpus that was encoded as a whole."""
+    corpus = recipe.corpus
+    if not isinstance(corpus, StreamedCorpus):
+        return None
+    return PartReader(corpus, deepcopy(prepared.tokenizer), folder.fingerprint, recipe.seed, folder.path / FOLDER)
+
+
+def _stream_of(loop: Loop) -> StreamedRows | None:
+    """Return the rows of a streamed corpus that a loop reads; None for another corpus."""
+    rows = cast(RowBatches, loop.phases.all[0].feed).rows
+    return rows if isinstance(rows, StreamedRows) else None
 
 
 def _publish(
@@ -149,13 +189,13 @@ def _publish(
 ) -> None:  # fmt: skip
     """Write the networks, their tokenizer and the model card to the output folder."""
     progress, module = outcome.progress, cast(LossModule, loop.learner.module)
-    networks = objective.parts(module.model)
+    networks, stream = objective.parts(module.model), _stream_of(loop)
     manifest = PretrainManifest(
         recipe=folder.recipe,
         seed=recipe.seed,
         parents=prepared.parents | _checkpoints(recipe),
         machines=[machine.model_copy(update={"attention": attention_of(networks[""])}) for machine in machines],
-        data=PretrainData.model_validate(prepared.facts),
+        data=PretrainData.model_validate(prepared.facts | (stream.facts() if stream is not None else {})),
         progress=PretrainProgress(steps=progress.step, tokens=progress.tokens, **_epochs(loop, prepared)),
         metrics=PretrainMetrics(validation=outcome.validation, unigram_entropy=prepared.unigram_entropy),
         parameters=sum(p.numel() for p in networks[""].parameters()),
@@ -213,6 +253,9 @@ def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
     samples: dict[BatchSource, int] = {}
     for phase, steps in loop.phases.steps_of(loop.progress):
         samples[phase.feed] = samples.get(phase.feed, 0) + steps * phase.samples
+    stream = _stream_of(loop)
+    if stream is not None:
+        return {"epochs": stream.epochs(sum(samples.values()))}
     epochs = sum(count / len(feed) for feed, count in samples.items())
     if len(prepared.corpora) == 1:
         return {"epochs": epochs}
@@ -225,30 +268,39 @@ def _epochs(loop: Loop, prepared: Prepared) -> dict[str, Any]:
 
 
 def _phases(
-    recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective, module: torch.nn.Module
-) -> tuple[PretrainLearner, list[Phase]]:
-    """Return the learner, which is the feed of the first phase, and the phases, one per row length."""
+    recipe: PretrainRecipe, prepared: Prepared, vocabulary: Vocabulary, objective: Objective, module: torch.nn.Module,
+    stream: Callable[[RowShape], StreamedRows | None],
+) -> tuple[PretrainLearner, list[Phase]]:  # fmt: skip
+    """Return the learner, which is the feed of the first phase, and the phases, one per row length.
+
+    `stream` returns the training rows of a streamed corpus, of which `prepared` has only the first ones.
+    """
 
     def rows(length: int, split: Literal["train", "validation"] = "train") -> list[CorpusRows]:
         corpora: list[CorpusRows] = []
         for corpus in prepared.corpora:
             with naming(corpus.name):
-                row_source = cut(getattr(corpus, split), vocabulary, objective.row_shape(length))
-            corpora.append(CorpusRows(corpus.name, corpus.share, row_source, corpus.train.is_remote))
+                row_source = cut(getattr(corpus, split), vocabulary, objective.row_shape(length), corpus.language)
+            shuffle = shuffle_of(recipe.training, corpus.train.tokens / len(row_source)) if split == "train" else None
+            corpora.append(CorpusRows(corpus.name, corpus.share, row_source, corpus.train.is_remote, shuffle))
         return corpora
 
+    def trained(length: int) -> list[CorpusRows]:
+        streamed = stream(objective.row_shape(length))
+        return rows(length) if streamed is None else [CorpusRows("", 1.0, streamed)]
+
     first = recipe.training.phases[0].length
-    learner = PretrainLearner(module, objective, rows(first), rows(first, "validation"), vocabulary, recipe.seed)
+    learner = PretrainLearner(module, objective, trained(first), rows(first, "validation"), vocabulary, recipe.seed)
     feeds: dict[int, RowBatches] = {first: learner}
     phases: list[Phase] = []
     start = 0.0
     for phase in recipe.training.phases:
         if phase.length not in feeds:
-            feeds[phase.length] = RowBatches(rows(phase.length), objective, vocabulary, recipe.seed)
-        feed = feeds[phase.length]
-        batch = feed.batch([Sample(0, index) for index in range(min(_COUNTED_ROWS, len(feed)))])
+            feeds[phase.length] = RowBatches(trained(phase.length), objective, vocabulary, recipe.seed)
+        counted = RowBatches(rows(phase.length), objective, vocabulary, recipe.seed)
+        batch = counted.batch([Sample(0, index) for index in range(min(_COUNTED_ROWS, len(counted)))])
         per_token = flops_per_token(learner.module, batch, learner.tokens(batch))
-        phases.append(Phase(start, feed, recipe.training.rows_of(phase.length), per_token))
+        phases.append(Phase(start, feeds[phase.length], recipe.training.rows_of(phase.length), per_token))
         start += phase.share
     return learner, phases
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headstart.core import artifact
+from headstart.stages.runs.checkpoint_store import SNAPSHOTS
 from headstart.training.callbacks import Callback
 from headstart.training.loop import Loop, StepResult
 
-FOLDER = "snapshots"
+FOLDER = SNAPSHOTS
 _KIND = "snapshot of pretrain"
 _PREFIX = "step-"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.pages.markdown import code, escape, markdown_table
 from headstart.stages.probe.probe import ProbeReport
 
 _NOTES = {

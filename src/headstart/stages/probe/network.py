@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.checkpoint.load import load_config
@@ -57,6 +59,18 @@ class ProbedCheckpoint:
         self._outputs = _outputs_of(config)
         task = LanguageModel(LanguageModel.Config()) if self._outputs is None else _classifier(self._outputs)
         self._source = CheckpointFolder(folder, task, seed)
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """The number of stored weights, read from the headers of the files; estimated if there are no such files."""
+        files = sorted(self.folder.glob("*.safetensors"))
+        if not files:
+            return sum(path.stat().st_size for path in self.folder.glob("*.bin")) // 4
+        count = 0
+        for path in files:
+            with safe_open(path, framework="np") as weights:
+                count += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+        return count
 
     def trained(self) -> ProbedNetwork:
         """Load the weights of the checkpoint."""

@@ -102,6 +102,17 @@ class Probe:
     def __init__(self, settings: ProbeSettings) -> None:
         """Keep the settings; data is read by `prepare`."""
         self.settings = settings
+        self.share = 1.0
+        """Fraction of the default numbers of rows that is read, less than 1 for large models."""
+
+    def row_count(self, default: int, fewest: int = 1) -> int:
+        """Return how many rows of a group are read: `limit`, or the default number, fewer for large models.
+
+        Args:
+            default: the number for small models.
+            fewest: the least that a large model gets.
+        """
+        return self.settings.limit or max(min(fewest, default), round(default * self.share))
 
     def prepare(self) -> str | None:
         """Read the data of the probe, and return the reason if there is none; called before any network is opened."""

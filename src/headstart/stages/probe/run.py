@@ -27,6 +27,9 @@ from headstart.stages.runs.folder import require_free
 from headstart.stages.runs.result import Table
 
 KIND = "probe"
+_FULL_SIZE = 25e6
+"""Parameters up to which the default numbers of rows are read; larger models get fewer, in proportion."""
+_LEAST_SHARE = 0.1
 
 
 def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, quiet: bool = False) -> Path:
@@ -39,14 +42,24 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
         quiet: log no progress.
     """
     _require_models(models)
-    probes = _build(settings, len(models))
+    classes = _select(settings, len(models))
     target = output or _beside(models[0])
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
     if settings.over_run:
         over_run.require_snapshots(checkpoints)
     require_free(target, KIND, [checkpoint.folder for checkpoint in checkpoints], settings.overwrite)
+    largest = max(checkpoint.parameter_count for checkpoint in checkpoints)
+    share = 1.0 if settings.limit is not None else min(1.0, max(_LEAST_SHARE, _FULL_SIZE / max(1, largest)))
+    probes = {name: each(settings) for name, each in classes.items()}
+    for probe in probes.values():
+        probe.share = share
     skipped = {name: reason for name, probe in probes.items() if (reason := probe.prepare()) is not None}
     notes = [f"{name}: {reason}." for name, reason in skipped.items()]
+    if share < 1:
+        notes.append(
+            f"The largest model has {largest / 1e6:,.0f} million parameters, so the probes read about "
+            f"{100 * share:.0f} % of their usual numbers of rows; --limit sets the number."
+        )
     probes = {name: probe for name, probe in probes.items() if name not in skipped}
     parents = {f"model {number}": artifact.identity(each.folder) for number, each in enumerate(checkpoints, start=1)}
     with (
@@ -76,7 +89,7 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
 
 def build_one(name: str, settings: ProbeSettings) -> Probe:
     """Build the probe of one model by its name; raises if it compares several models."""
-    return _build(settings.model_copy(update={"probes": [name]}), 1)[name]
+    return _select(settings.model_copy(update={"probes": [name]}), 1)[name](settings)
 
 
 def figures(model: str, probe: Probe, untrained_seed: int | None = None) -> Sequence[ProbeScore]:
@@ -126,7 +139,8 @@ def _require_models(models: Sequence[str]) -> None:
         raise RecipeError(f"the model {twice} is given twice", do="Remove one of the two")
 
 
-def _build(settings: ProbeSettings, models: int) -> dict[str, Probe]:
+def _select(settings: ProbeSettings, models: int) -> dict[str, type[Probe]]:
+    """Return the classes of the probes to run by name."""
     if settings.text is not None and len(settings.probes) != 1:
         raise RecipeError(
             f"--text is set, and {len(settings.probes) or 'no'} probes are named",
@@ -137,7 +151,7 @@ def _build(settings: ProbeSettings, models: int) -> dict[str, Probe]:
         name: registry.resolve("probes", name) for name in settings.probes or registry.names("probes")
     }
     if not settings.probes:
-        return {name: probe(settings) for name, probe in classes.items() if probe.fewest_models == 1}
+        return {name: probe for name, probe in classes.items() if probe.fewest_models == 1}
     few = next((name for name, probe in classes.items() if probe.fewest_models > models), None)
     if few is not None:
         raise RecipeError(
@@ -145,7 +159,7 @@ def _build(settings: ProbeSettings, models: int) -> dict[str, Probe]:
             allowed=f"It compares {classes[few].fewest_models} models or more",
             do=f"Pass the model before and the one after, such as `headstart probe BEFORE AFTER {few}`",
         )
-    return {name: probe(settings) for name, probe in classes.items()}
+    return classes
 
 
 def _beside(model: str) -> Path:

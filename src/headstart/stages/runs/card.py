@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from headstart.checkpoint.names import parse
 from headstart.core import artifact, registry
-from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.pages.markdown import code, escape, markdown_table
 from headstart.core.recipes.variables import written
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.runs.manifest import (
@@ -23,6 +23,7 @@ from headstart.stages.runs.manifest import (
     BuiltCorpusData,
     FinetuneManifest,
     Machine,
+    MultitaskManifest,
     PretrainData,
     PretrainManifest,
 )
@@ -159,6 +160,22 @@ def _pretrain_scores(manifest: PretrainManifest) -> list[list[str]]:
     ]
 
 
+def multitask(manifest: MultitaskManifest) -> str:
+    """Return the card of a run over several tasks, whose models are in subfolders with their own cards."""
+    names = list(manifest.recipe["tasks"])
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in manifest.shares.items())
+    return "\n\n".join([
+        f"# {len(names)} tasks with one body from {code(manifest.recipe['model'])}",
+        "Trained together with `headstart multitask`. Each subfolder is the model of one task: "
+        f"{', '.join(f'`{name}`' for name in names)}. Fractions of the draws: {shares}.",
+        "## Scores on the test sets\n\nMeans over seeds.\n\n" + manifest.table,
+        *manifest.overlaps,
+        "## Cost\n\n" + _cost(manifest.cost),
+        _recipe(manifest.recipe),
+        _versions(),
+    ]) + "\n"  # fmt: skip
+
+
 def _training(manifest: FinetuneManifest) -> str:
     """Describe where the weights come from."""
     if not manifest.trainable_parameters:
@@ -173,6 +190,8 @@ def _training(manifest: FinetuneManifest) -> str:
         sentences.append(f"Learned layer weights: {manifest.layer_weights}.")
     if manifest.adapted is not None:
         sentences.append(manifest.adapted.sentence())
+    if manifest.trained_with:
+        sentences.append(manifest.sharing())
     return " ".join([*sentences, *_decision(manifest)])
 
 
@@ -260,6 +279,9 @@ def _data(data: PretrainData, epochs: Mapping[str, float]) -> str:
     files = ", ".join(code(source.name) for source in data.sources)
     built = [data.built, *(corpus.built for corpus in data.corpora.values())]
     origin = [f"Files: {files}", *(_built_corpus(corpus) for corpus in built if corpus is not None)]
+    if data.stream is not None:
+        read, parts = data.stream.parts_read, data.stream.parts
+        origin.append(f"The text was read during training: {read:,} of {parts:,} parts, counted as train.")
     text = "\n\n".join([*origin, markdown_table(["split", "documents", "sentences", "tokens"], rows)])
     if not data.corpora:
         return text

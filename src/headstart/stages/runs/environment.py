@@ -18,7 +18,18 @@ WAIT_POLICY = "OMP_WAIT_POLICY"
 spinning thread takes the core that the thread it waits for needs (docs/results/performance.md). A user's value is
 kept."""
 _MIN_OPEN_FILES = 64
-_COMPUTING_VERBS = ("pretrain", "finetune", "evaluate", "predict", "serve", "generate", "index", "study", "plan")
+_COMPUTING_VERBS = (
+    "pretrain",
+    "finetune",
+    "multitask",
+    "evaluate",
+    "predict",
+    "serve",
+    "generate",
+    "index",
+    "study",
+    "plan",
+)
 
 
 def silence(processes: int) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from headstart.core.data import Batch
+from headstart.training.deferred import is_deferred
 
 Shape = Sequence[int]
 _aten = torch.ops.aten
@@ -33,11 +35,24 @@ def flops_per_token(module: torch.nn.Module, batch: Batch, tokens: int) -> float
     ALBERT's shared layer as often as it runs, a generator beside a discriminator, no backward pass through frozen
     layers. Gradients are unset before and after.
     """
+    if is_deferred(module):
+        return _flops_in_shape(module, batch) / tokens
     device = next(module.parameters()).device
     with counting_flops() as counter:
         module({name: tensor.to(device) for name, tensor in batch.items()}).backward()
     module.zero_grad(set_to_none=True)
     return float(counter.get_total_flops()) / tokens
+
+
+def _flops_in_shape(module: torch.nn.Module, batch: Batch) -> float:
+    """Return the FLOPs of one training step of a module whose weights are not in memory; nothing is computed."""
+    with FakeTensorMode(allow_non_fake_inputs=True), counting_flops() as counter:
+        weights = {
+            name: torch.empty(p.shape, dtype=p.dtype, requires_grad=p.requires_grad)
+            for name, p in module.named_parameters()
+        }
+        torch.func.functional_call(module, weights, (dict(batch),)).backward()
+    return float(counter.get_total_flops())
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:

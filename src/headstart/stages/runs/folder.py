@@ -22,17 +22,24 @@ from headstart.training.budget import Budget
 
 RECIPE, INPUTS = "recipe.yaml", "inputs.json"
 VERB_BY_SECTION = {
-    "question": "study", "sources": "corpus", "objective": "pretrain", "task": "finetune", "passages": "index",
+    "question": "study", "sources": "corpus", "objective": "pretrain", "task": "finetune",
+    "tasks": "multitask", "passages": "index",
 }  # fmt: skip
 """The verb of a recipe, by the first of these sections that it has."""
 _NOT_IDENTITY = ("output", "cost", "engine", "max_reject_share", "title", "answers")
 """Sections that do not change the result: the output folder, prices, the machine, descriptions."""
 _NOT_IDENTITY_OF_TRAINING = (
-    "activation_checkpointing", "checkpoint_store", "dataloader_num_workers", "device", "parallel", "report_to",
-    "save_interval_minutes", "save_total_limit", "snapshots",
+    "activation_checkpointing", "async_save", "checkpoint_store", "dataloader_num_workers", "ddp_timeout", "device",
+    "gather_dtype", "parallel", "reduce_dtype", "report_to", "save_interval_minutes", "save_keep_steps",
+    "save_total_limit", "shard_size", "snapshots",
 )  # fmt: skip
-"""Training settings that do not change the result, so a run may be resumed with other values."""
+"""Training settings that change nothing or only the rounding, so a run may be resumed with other values."""
 
+_ADDED_TO_TRAINING: dict[str, Any] = {
+    "shuffle_buffer_tokens": None, "shuffle_block_tokens": 2**21, "tf32": None,
+}  # fmt: skip
+"""Training settings that came later, with their defaults. At its default, a setting does not count, so that the hashes
+of earlier runs stay the same."""
 _BUDGET = "training.budget"
 _VARIABLE = "variable "
 """Prefix of the name of a variable among the inputs."""
@@ -255,7 +262,7 @@ class RunFolder:
     def _has_no_work(self) -> bool:
         """True if a run failed here before it computed anything, so that a corrected recipe may use the folder."""
         present = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        return present <= {RECIPE, INPUTS, MACHINES, "cost.json", "prepared"}
+        return present <= {RECIPE, INPUTS, MACHINES, "cost.json", "prepared", "stream", "stream.jsonl"}
 
     def _make(self) -> None:
         try:
@@ -297,7 +304,11 @@ def identity_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in recipe.items() if key not in _NOT_IDENTITY}
     if isinstance(kept.get("training"), dict):
         training = kept["training"].items()
-        kept["training"] = {key: value for key, value in training if key not in _NOT_IDENTITY_OF_TRAINING}
+        kept["training"] = {
+            key: value
+            for key, value in training
+            if key not in _NOT_IDENTITY_OF_TRAINING and _ADDED_TO_TRAINING.get(key, ...) != value
+        }
     return kept
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headstart.core import artifact
 from headstart.core.processes import LOOPBACK, cores, die_with_parent
+from headstart.training.interruption import ELASTIC
 
 LAUNCHED = "HEADSTART_LAUNCHED"
 """Set for the processes started here, to the id of this process. Asked to stop, they exit with code 0: any other code
@@ -30,12 +31,19 @@ def follow_launcher() -> None:
 
 
 def run(
-    arguments: Sequence[str], output: Path, processes: int, restarts: int = 0, nodes: int = 1, rendezvous: str = ""
+    arguments: Sequence[str],
+    output: Path,
+    processes: int,
+    restarts: int = 0,
+    nodes: tuple[int, int] = (1, 1),
+    rendezvous: str = "",
 ) -> int:
     """Run `headstart` with the given arguments in several processes and return the exit code.
 
     If one process dies, the others are stopped and all restart from the last checkpoint, at most `restarts` times. With
-    several `nodes`, each of them runs this function, and they meet at the address `rendezvous`, HOST:PORT of one.
+    several nodes, each of them runs this function, and they meet at the address `rendezvous`, HOST:PORT of one. `nodes`
+    is their least and largest number. Between the two, the run continues without a node that is lost (a restart), and
+    with one that joins (after a checkpoint; not counted as a restart).
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -44,12 +52,19 @@ def run(
     os.environ[LAUNCHED] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
+    least, most = nodes
+    if most > 1:
+        # torch 2.13 keeps one store for all starts, with the addresses of the first: a restart would try processes
+        # that are gone. Without sharing, rank 0 of each start makes a new one.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    if least < most:
+        os.environ[ELASTIC] = "1"
     settings = LaunchConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
+        min_nodes=least,
+        max_nodes=most,
         nproc_per_node=processes,
-        run_id=uuid.uuid4().hex if nodes == 1 else rendezvous,
-        rdzv_backend=_register_rendezvous() if nodes == 1 else "c10d",
+        run_id=uuid.uuid4().hex if most == 1 else rendezvous,
+        rdzv_backend=_register_rendezvous() if most == 1 else "c10d",
         rdzv_endpoint=rendezvous,
         max_restarts=restarts,
         signals_to_handle="SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",

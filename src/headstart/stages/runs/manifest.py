@@ -7,7 +7,7 @@ get their defaults, and keys that are unknown here are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -128,6 +128,14 @@ class CorpusData(_Record):
     """Where the text comes from, if it is a finished corpus and not raw files."""
 
 
+class StreamData(_Record):
+    """How much of a streamed corpus was read."""
+
+    parts: int = 0
+    parts_read: int = 0
+    """Parts that were read at least once, including those that were read ahead."""
+
+
 class PretrainData(_Record):
     """The text of a pre-training run."""
 
@@ -138,6 +146,8 @@ class PretrainData(_Record):
     """Where the text comes from, if it is a single finished corpus."""
     corpora: dict[str, CorpusData] = Field(default_factory=dict)
     """Each corpus by name, if there are several."""
+    stream: StreamData | None = None
+    """How much was read, if the corpus was streamed; `train` counts only that."""
 
 
 class PretrainProgress(_Record):
@@ -315,6 +325,23 @@ class FinetuneManifest(Manifest):
     adapted: AdaptedStart | None = None
     """How the checkpoint was pre-trained further before fine-tuning, if the recipe has `adapt_first`."""
 
+    trained_with: list[str] = Field(default_factory=list)
+    """The other tasks of a run of `headstart multitask`, whose models share this one's body."""
+
+    @property
+    def method(self) -> str:
+        """The name of the recipe's own adaptation in `metrics` and in the table."""
+        return method_name(self.recipe["adaptation"]["name"], self.trained_with)
+
+    def sharing(self) -> str:
+        """Return with which tasks the model was trained together, in words; empty if it was trained alone."""
+        if not self.trained_with:
+            return ""
+        return (
+            f"The model was trained together with {', '.join(self.trained_with)}, which share its body; the recipe is "
+            f"that of the task alone, and the cost of {self.method} is that of all tasks together."
+        )
+
     @property
     def layer_weights(self) -> str:
         """The learned weights of the layers in words, the lowest first; empty if the network does not mix them."""
@@ -329,6 +356,28 @@ class FinetuneManifest(Manifest):
         if not (self.best_step and self.steps):
             return ""
         return f"step {self.best_step:,} of {self.steps:,} (best on the validation rows)"
+
+
+class MultitaskManifest(Manifest):
+    """What a run of `headstart multitask` records about all tasks; each task's folder has a `FinetuneManifest`."""
+
+    KIND: ClassVar[str] = "models of multitask"
+
+    shares: dict[str, float] = Field(default_factory=dict)
+    """The fraction of all draws that each task receives."""
+    scores: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """The test score of each method by task, the mean over seeds."""
+    table: str = ""
+    """The same in Markdown, a row for each task."""
+    overlaps: list[str] = Field(default_factory=list)
+    """Sentences about test rows of one task that are among the training rows of another."""
+    cost: PriceTag = Field(default_factory=PriceTag)
+    """The cost of all trained models, that of the tasks' joint training counted once."""
+
+
+def method_name(adaptation: str, trained_with: Sequence[str]) -> str:
+    """Return the name of an adaptation in tables; one that trained several tasks together is named after that too."""
+    return f"multitask_{adaptation}" if trained_with else adaptation
 
 
 def read_machines(folder: Path) -> list[Machine]:
@@ -346,6 +395,13 @@ def read_any(folder: Path) -> PretrainManifest | FinetuneManifest:
     for model in (PretrainManifest, FinetuneManifest):
         if values.get("kind") == model.KIND:
             return model.from_dict(values, folder)
+    if values.get("kind") == MultitaskManifest.KIND:
+        names = list(values["recipe"]["tasks"])
+        raise ArtifactError(
+            f"{folder} has several models, one for each task",
+            allowed=f"Its tasks: {', '.join(names)}",
+            do=f"Pass the folder of a task, such as {folder / names[0]}",
+        )
     raise ArtifactError(
         f"{folder} is a {values.get('kind')}",
         allowed="This needs an output of `headstart pretrain` or `headstart finetune`",

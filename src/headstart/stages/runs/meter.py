@@ -35,12 +35,19 @@ class RecordedMeter(Meter, Callback):
         self.written = time.monotonic()
         self._gathered_at = 0.0
         self._totals: tuple[int, float] | None = None
+        self._peak: float | None = None
         super().__init__(_read(path) if self.world.is_main else None, config, energy)
 
     def tag(self) -> PriceTag:
         """Return the price tag until now, including earlier attempts."""
         tag = super().tag()
-        return tag if self._totals is None else replace(tag, tokens=self._totals[0], flops=self._totals[1])
+        if self._totals is None:
+            return tag
+        tag = replace(tag, tokens=self._totals[0], flops=self._totals[1])
+        if self._peak is None or not tag.seconds:
+            return tag
+        used = f"{tag.flops / tag.seconds / self._peak:.1%} of {self._peak / 1e12:,.0f} TFLOP/s over the whole run"
+        return replace(tag, assumptions=tag.assumptions | {"mfu": used})
 
     def set_totals(self, tokens: int, flops: float) -> None:
         """Set the tokens and FLOPs of all attempts together; they replace what the attempts counted."""
@@ -49,6 +56,7 @@ class RecordedMeter(Meter, Callback):
     def on_train_begin(self, loop: Loop) -> None:
         """Start from the counters of the checkpoint that the run resumes from."""
         self._gathered_at = loop.progress.seconds
+        self._peak = loop.train_step.peak_flops
         self._read_progress(loop)
 
     def on_log(self, loop: Loop, values: Mapping[str, float]) -> None:
@@ -59,7 +67,7 @@ class RecordedMeter(Meter, Callback):
             self._gather(loop)
         self.write_if_due()
 
-    def on_save(self, loop: Loop, path: Path) -> None:
+    def on_save_begin(self, loop: Loop) -> None:
         """Save the price tag of the checkpoint."""
         self._read_progress(loop)
         self._gather(loop)

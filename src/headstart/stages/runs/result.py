@@ -197,6 +197,26 @@ class FinetuneRun(ModelRun):
         return stage.summary(self.path)
 
 
+class MultitaskRun(Run):
+    """The result of `headstart.multitask`: `tasks` has the run of each task, with its model."""
+
+    @cached_property
+    def tasks(self) -> dict[str, FinetuneRun]:
+        """The runs of the tasks by name."""
+        return {name: FinetuneRun(self.path / name) for name in self.recipe["tasks"]}
+
+    @cached_property
+    def scores(self) -> Table:
+        """The test scores, one row per task, method and seed."""
+        return Table({"task": name, **row} for name, run in self.tasks.items() for row in run.scores)
+
+    def summary(self) -> str:
+        """Return the text that `headstart multitask` prints."""
+        from headstart.stages.multitask import run as stage
+
+        return stage.summary(self.path)
+
+
 class CorpusRun(Run):
     """The result of `headstart.build_corpus`."""
 

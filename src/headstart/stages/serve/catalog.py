@@ -19,7 +19,7 @@ from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.core.log import logger
 from headstart.stages.finetune.finished import Finetuned
-from headstart.stages.runs.manifest import FinetuneManifest
+from headstart.stages.runs.manifest import FinetuneManifest, MultitaskManifest
 from headstart.stages.serve.bodies import Slot
 from headstart.stages.serve.opening import Opener, facts_of, require_servable
 from headstart.stages.serve.refusals import Refusal
@@ -187,12 +187,13 @@ class Catalog:
 
 
 def find_tasks(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return the fine-tuned folders by name: a given folder itself, or else the folders in it."""
+    """Return the fine-tuned folders by name: a given folder itself, or else (several tasks) the folders in it."""
     tasks: dict[str, Path] = {}
     for given in folders:
         if not given.is_dir():
             raise ArtifactError(f"there is no folder {given}", do="Check the path")
-        inside = [given] if artifact.is_complete(given) else sorted(p for p in given.iterdir() if p.is_dir())
+        is_one = artifact.is_complete(given) and artifact.read_manifest(given).get("kind") != MultitaskManifest.KIND
+        inside = [given] if is_one else sorted(path for path in given.iterdir() if path.is_dir())
         for folder in inside:
             name = folder.resolve().name
             if not artifact.is_complete(folder):

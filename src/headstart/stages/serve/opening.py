@@ -133,7 +133,10 @@ class Opener:
             if facts.is_adapter:
                 return self._open_adapter(name, finetuned, facts, identity, number_format, manifest, known)
             if known["adaptation"] in _HEADS_ALONE:
-                return self._open_features(name, finetuned, identity, number_format, manifest, known)
+                return self._open_head(name, finetuned, identity, number_format, manifest, known, known["body"])
+            if facts.trained_with:
+                # No other folder than those of the same run can have its body.
+                return self._open_head(name, finetuned, identity, number_format, manifest, known, None)
             raise NotShareable(f"the adaptation {known['adaptation']!r} changes the weights of the body")
         except NotShareable as reason:
             body = WholeModel(identity, number_format, finetuned.model)
@@ -183,9 +186,9 @@ class Opener:
             self._bases[key] = _Base(self._shared(model.base_model, number_format, parent), skeleton, kept)
         return self._bases[key]
 
-    def _open_features(
+    def _open_head(
         self, name: str, finetuned: Finetuned, identity: str, number_format: str, manifest: dict[str, Any],
-        known: dict[str, Any],
+        known: dict[str, Any], parent: str | None,
     ) -> Slot:  # fmt: skip
         model: Any = finetuned.model
         selection, top = LayerSelection(), None
@@ -195,7 +198,7 @@ class Opener:
         _require_shareable(model.base_model.config.model_type)
         skeleton = self._skeleton(type(model), model.config)
         head = Head(skeleton, _head_tensors(model, skeleton), selection, top)
-        body = self._shared(model.base_model, number_format, known["body"])
+        body = self._shared(model.base_model, number_format, parent)
         sharing = f"a head on the body {body.key[:12]}"
         return Slot(name, identity, finetuned.task, self._spec(finetuned, manifest), body, sharing, head.size, known,
                     None, head)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headstart.stages.finetune.token_batches import batch_tokens
+from headstart.stages.runs.token_batches import batch_tokens
 from headstart.stages.serve import answers
 from headstart.stages.serve.bodies import BatchRow, Slot
 from headstart.stages.serve.catalog import Catalog

@@ -11,14 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headstart.core import config
+from headstart.core import artifact, config
 from headstart.core.errors import HeadstartError
 from headstart.core.log import logger
 from headstart.evaluation.cost import PriceTag
 from headstart.stages.finetune import result as results
+from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.finetune.result import MethodDetails
-from headstart.studies.advise.methods import Method, recipe_of
+from headstart.studies.advise.methods import Method, recipe_of, teacher_recipe
 from headstart.studies.advise.rounds import Round
 from headstart.studies.graph import Node, cell_dir, is_finished
 from headstart.studies.run.expand import BaselineRecipe, baseline_node, finetune_node
@@ -34,6 +35,9 @@ def _without_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+_TEACHERS = "teachers"
 
 
 class CellFailed(HeadstartError):
@@ -76,7 +80,8 @@ class Cells:
 
     def run(self, method: Method, rate: float | None, number: int, train_rows: int | None = None) -> CellResult:
         """Return the result of a method in a round, from disk if it is there."""
-        node = self._node(method, rate, number, train_rows)
+        teacher = None if method.teacher is None else self._train_teacher(method, number)
+        node = self._node(method, rate, number, train_rows, teacher)
         is_new = not is_finished(self.output, node.id)
         if is_new:
             with _without_warnings():
@@ -84,13 +89,32 @@ class Cells:
             self.__dict__.pop("_seconds", None)
             if answer["ended"] != "finished":
                 raise CellFailed(f"{method.name} failed: {answer['reason']}")
-        return replace(self._read(node), is_new=is_new)
+        result = replace(self._read(node), is_new=is_new)
+        if teacher is None:
+            return result
+        cost = PriceTag.from_dict(artifact.read_manifest(teacher)["cost"])
+        return replace(result, seconds=result.seconds + cost.seconds, cost=result.cost + cost)
 
-    def _node(self, method: Method, rate: float | None, number: int, train_rows: int | None) -> Node:
+    def _train_teacher(self, method: Method, number: int) -> Path:
+        """Return the folder of the teacher of a round, which was trained on the rows of that round."""
+        assert method.teacher is not None
+        recipe = teacher_recipe(method.teacher, self.base, self.rounds[number].data(), Path("teacher"), number)
+        folder = self.output / _TEACHERS / config.fingerprint([recipe, number])
+        if not artifact.is_complete(folder):
+            with _without_warnings():
+                try:
+                    finetune.run(config.fill(FinetuneRecipe, {**recipe, "output": str(folder)}), quiet=True)
+                except HeadstartError as error:
+                    raise CellFailed(f"the teacher of {method.name} failed: {error}") from error
+        return folder
+
+    def _node(
+        self, method: Method, rate: float | None, number: int, train_rows: int | None, teacher: Path | None
+    ) -> Node:
         data: dict[str, Any] = self.rounds[number].data()
         if train_rows is not None:
             data["train_rows"] = train_rows
-        recipe = recipe_of(method, rate, self.base, data)
+        recipe = recipe_of(method, rate, self.base, data, None if teacher is None else str(teacher))
         if method.is_network:
             filled = config.fill(FinetuneRecipe, {**recipe, "training": {**recipe["training"], "report_to": []}})
             return finetune_node({**config.to_dict(filled), "seed": number})

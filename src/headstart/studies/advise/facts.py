@@ -68,6 +68,7 @@ def _row(result: TriedMethod) -> dict[str, Any]:
     return {
         "method": result.method.name,
         "adaptation": result.method.adaptation,
+        "teacher": None if result.method.teacher is None else result.method.teacher.method.name,
         "adapted": [c.details.adapted["step"] for c in result.rounds.values() if c.details.adapted],
         "rate": result.rate,
         "score": score.value,

@@ -25,14 +25,17 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init.splits import NAMES
 from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
-from headstart.studies.advise.methods import ADAPT_FIRST, recipe_of
+from headstart.studies.advise.methods import ADAPT_FIRST, Teacher, recipe_of, teacher_recipe
 from headstart.studies.advise.search import SearchResult, TriedMethod
 
-MODEL, RECIPES, OPENED = "model", "recipes", "test_opened_for.json"
+MODEL, RECIPES, TEACHER, OPENED = "model", "recipes", "teacher", "test_opened_for.json"
 _TIMED_TEXTS = 20
 _HEADER = """\
 # {method} as `headstart advise` ran it. Run it with `headstart finetune {path}`.
 # Set `seeds: 6` for a comparison that can reach p = 0.05.
+"""
+_TEACHER_FIRST = """\
+# Train its teacher first: headstart finetune {path} seeds=1 output={teacher}{merge}
 """
 
 
@@ -44,17 +47,28 @@ def write_recipes(output: Path, outcome: SearchResult, base: FinetuneRecipe) -> 
         if not result.rounds:
             continue
         network = result if result.method.is_network else outcome.best_network
-        recipe = recipe_of(network.method, network.rate, base, data)
+        teacher = f"runs/{output.name}-{TEACHER}"
+        recipe = recipe_of(network.method, network.rate, base, data, teacher)
         # The recipe stands alone; the pre-training of the search belongs to this folder.
         recipe.get(ADAPT_FIRST, {}).pop("folder", None)
         recipe["output"] = f"runs/{output.name}-{result.method.name}"
         recipe["compare_with"] = [] if result.method.is_network else [result.method.name]
         path = output / RECIPES / f"{result.method.name}.yaml"
         header = _HEADER.format(method=result.method.name, path=path.as_posix())
+        if network.method.teacher is not None:
+            header += _teacher_first(output, network.method.teacher, teacher)
+            texts = network.method.teacher.texts
+            recipe["adaptation"]["texts"] = f"${{here}}/../{texts.relative_to(output).as_posix()}"
         artifact.write_whole(path, header + recipe_text.dump(recipe))
 
 
-def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
+def _teacher_first(output: Path, teacher: Teacher, folder: str) -> str:
+    path = (output / RECIPES / f"{teacher.method.name}.yaml").as_posix()
+    is_lora = "lora" in (teacher.method.name, teacher.method.adaptation)
+    return _TEACHER_FIRST.format(path=path, teacher=folder, merge=" adaptation.merge=true" * is_lora)
+
+
+def train(output: Path, outcome: SearchResult, base: FinetuneRecipe, quiet: bool) -> Path:
     """Train the chosen network on the training rows, beside the baselines, and score them on the test rows."""
     name = outcome.best_network.method.name
     path = output / RECIPES / f"{name}.yaml"
@@ -64,6 +78,9 @@ def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
     section = outcome.best_network.method.adapt_first
     if section is not None:
         raw[ADAPT_FIRST] = {**raw[ADAPT_FIRST], "folder": section.folder}
+    if outcome.best_network.method.teacher is not None:
+        teacher = _train_teacher(output, outcome.best_network.method.teacher, base, quiet)
+        raw["adaptation"] = {**raw["adaptation"], "teacher": str(teacher)}
     recipe = config.fill(FinetuneRecipe, raw, where=str(path))
     if (folder / RECIPE).is_file() and not _is_same(folder, recipe):
         # More time led to another choice.
@@ -72,6 +89,17 @@ def train(output: Path, outcome: SearchResult, quiet: bool) -> Path:
     if not artifact.is_complete(folder):
         logger.info("training %s on all training rows; then the test rows are scored", name)
     return finetune.run(recipe, quiet)
+
+
+def _train_teacher(output: Path, teacher: Teacher, base: FinetuneRecipe, quiet: bool) -> Path:
+    """Train the teacher of the chosen network on the training rows; the test rows are not read."""
+    data = {name: str(output / "data" / f"{name}.parquet") for name in ("train", "validation")}
+    # A recipe needs test rows. These scores are not used.
+    recipe = teacher_recipe(teacher, base, {**data, "test": data["validation"]}, output, 0)
+    folder = output / f"{TEACHER}-{config.fingerprint(recipe)}"
+    if not artifact.is_complete(folder):
+        logger.info("training %s, the teacher, on all training rows", teacher.method.name)
+    return finetune.run(config.fill(FinetuneRecipe, {**recipe, "output": str(folder)}), quiet)
 
 
 def _is_same(folder: Path, recipe: FinetuneRecipe) -> bool:

@@ -9,27 +9,34 @@ from typing import Any
 from markupsafe import Markup
 
 from headstart.core import pages
-from headstart.core.markdown import escape, markdown_table
 from headstart.core.pages import PageTable, charts
 from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow
+from headstart.core.pages.markdown import escape, markdown_table
 from headstart.core.pages.svg import Marker
 from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.evaluation.significance import describe_p
+from headstart.studies.advise.prior import MOST_LABELS
 from headstart.studies.advise.rounds import ROUNDS
 from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, FINAL_SHARE, WORTHWHILE
 
+_LEAST_KWH = 1e-4
 _TEMPLATE = Path(__file__).with_name("advice.html.j2")
 RULE = (
     f"Every method predicts held-out rows in {ROUNDS} rounds; the test rows are not read. Learning rates of a method "
-    "are compared on the validation rows of each round, and the better half stays for the next. A trained method ends "
-    "early if the 95 % interval of its lead over the best method before it ends below "
-    f"{WORTHWHILE * 100:g} points. The search stops after two such methods in a row, if less than "
-    f"{WORTHWHILE * 100:g} points are left to gain, or if the time left is shorter than the forecast of the next run "
-    f"and of the final training ({FINAL_SHARE:g} times a run). A dearer method is preferred only if it leads by "
-    f"{WORTHWHILE * 100:g} points or more. With a corpus, {CORPUS_SHARE:.0%} of the time are kept for one more method: "
-    f"the checkpoint is pre-trained on the corpus for {ADAPTING_SHARE:.0%} of the time, and the best network is "
-    "trained from the checkpoint along that run that a linear probe on the validation rows prefers."
+    "are compared on the validation rows of each round, and the better half stays for the next. With up to "
+    f"{MOST_LABELS:,} labels, a lead is estimated from the held-out rows and from the leads of a study of six data "
+    "sets (docs/results/few-labels), and a trained method is not tried, or ends after a round, if the rows still to be "
+    f"read can be expected to gain less than {WORTHWHILE * 100:g} points. Where nothing is known before, a trained "
+    "method ends early if the 95 % interval of its lead over the best method before it ends below "
+    f"{WORTHWHILE * 100:g} points. The search stops after two methods in a row that ended early or were no better, if "
+    f"less than {WORTHWHILE * 100:g} points are left to gain, or if the time left is shorter than the forecast of the "
+    f"next run and of the final training ({FINAL_SHARE:g} times a run). A dearer method is preferred only if its "
+    f"estimated lead is {WORTHWHILE * 100:g} points or more. With a corpus, {100 * CORPUS_SHARE:g} % of the time are "
+    f"kept for one more method: the checkpoint is pre-trained on the corpus for {100 * ADAPTING_SHARE:g} % of the "
+    "time, and the best network is trained from the checkpoint along that run that a linear probe on the validation "
+    "rows prefers. In the time that is left, distillation trains the checkpoint on the labels and on what the best "
+    "network predicts for texts of the corpus."
 )
 
 
@@ -102,6 +109,8 @@ def _bought(advice: Mapping[str, Any], scores: _Scores) -> list[str]:
         if row["is_network"] and row["lead"] is not None:
             what = "bought" if row["lead"]["difference"] > 0 else "bought nothing:"
             subject = "adapting to your text" if row["adapted"] else row["method"]
+            if row["teacher"]:
+                subject = f"distillation from {row['teacher']} onto your text"
             line = f"{subject} {what} {scores.lead(row['lead'])} over {row['compared_with']}"
             line += f" for {_time(row['seconds'])}{'; it ' * bool(row['note'])}{row['note']}"
             lines.append(f"{line}{_kept_starts(row['adapted'])}.")
@@ -141,7 +150,7 @@ def methods_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
             str(row["rounds"]),
             "–" if row["rate"] is None else f"{row['rate']:g}",
             _time(row["seconds"]),
-            "–" if row["kwh"] is None else f"{row['kwh']:.2g}",
+            _energy(row["kwh"]),
             _price(row["money"], row["currency"]),
             "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}",
             "–" if row["megabytes"] is None else f"{row['megabytes']:,.0f}",
@@ -153,6 +162,12 @@ def methods_table(advice: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
 
 def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _energy(kwh: float | None) -> str:
+    if kwh is None:
+        return "–"
+    return f"{kwh:.2g}" if kwh >= _LEAST_KWH else f"< {_LEAST_KWH:g}"
 
 
 def _price(money: float, currency: str) -> str:
@@ -168,7 +183,8 @@ def notes(advice: Mapping[str, Any]) -> list[str]:
         *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in advice["left_out"].items()),
         f"The methods took {_time(spent)} of {_time(budget)}.",
         f"Cost of the methods and the final training: {PriceTag.from_dict(advice['cost']).sentence()}.",
-        "ms per text is measured in batches. MB are the weights that a prediction needs, with the checkpoint.",
+        "ms per text is measured in batches. MB are the weights that a prediction needs, with the checkpoint. "
+        "Baselines take seconds; their energy, latency and size are not measured.",
     ]
 
 

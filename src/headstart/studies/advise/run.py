@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from headstart.checkpoint.names import folder_of
-from headstart.core import artifact, config
+from headstart.core import artifact, config, file_hashes
 from headstart.core.errors import ArtifactError, DataError
 from headstart.core.lock import FolderLock
 from headstart.corpus.read import readers
@@ -24,10 +24,12 @@ from headstart.stages.init import run as init
 from headstart.stages.init import start
 from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.result import FinetuneRun, Run, Table
-from headstart.studies.advise import curve, facts, final, page, rounds
+from headstart.studies.advise import curve, facts, final, page, rounds, texts
 from headstart.studies.advise.cells import Cells
-from headstart.studies.advise.methods import METHODS, Method, adapting_first, candidate_rates, row_passes
-from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, Clock, Search
+from headstart.studies.advise.methods import METHODS, Method, adapting_first, candidate_rates, distilling, row_passes
+from headstart.studies.advise.prior import MOST_LABELS, PRIORS
+from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, Clock, Search, TriedMethod
+from headstart.training.budget import Budget
 
 ADVICE, PAGE, MARKDOWN = "advice.json", "advice.html", "advice.md"
 _SETTINGS, _ROUNDS, _DATA = "advise.json", "rounds", "data"
@@ -121,7 +123,9 @@ def _advise(
 ) -> None:
     cells = Cells(output, base, rounds.read(output / _ROUNDS), torch.get_num_threads())
     clock = Clock(seconds, reserved=CORPUS_SHARE * seconds if corpus else 0.0)
-    search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock)
+    labels = sum(cells.rounds[0].rows.values())
+    known = PRIORS if labels <= MOST_LABELS else {}
+    search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock, known)
     search.try_methods([method for method in METHODS if not method.is_trained])
     learning = curve.measure(search.results, cells, clock)
     search.try_methods([method for method in METHODS if method.is_trained])
@@ -130,9 +134,13 @@ def _advise(
         best = search.best_network
         methods.append(adapting_first(best.method, best.rate, base, _adapt_first(output, corpus, seconds)))
         search.try_last(methods[-1])
+        student = _distilling(output, base, cells.rounds[0].rows["train"], corpus, search.best_network)
+        if student is not None:
+            methods.append(student)
+            search.try_last(student)
     outcome = search.finished(methods)
     final.write_recipes(output, outcome, base)
-    folder = final.train(output, outcome, quiet)
+    folder = final.train(output, outcome, base, quiet)
     advice = {
         **facts.of_data(artifact.read_manifest(output / _ROUNDS), base, artifact.read_manifest(folder)),
         **facts.of_search(outcome, clock),
@@ -157,6 +165,17 @@ def _adapt_first(output: Path, corpus: Sequence[Path | StoredObject], seconds: f
     return AdaptFirst(texts=texts, budget=budget, folder=folder)
 
 
+def _distilling(
+    output: Path, base: FinetuneRecipe, train: int, corpus: Sequence[Path | StoredObject], best: TriedMethod
+) -> Method | None:
+    """Return the method that learns from the best network on texts of the corpus; None if the task reads no texts."""
+    column = texts.column_of(base)
+    if column is None:
+        return None
+    path, count = texts.write(output, corpus, column, train * max(1, round(Budget.parse(base.training.budget).amount)))
+    return distilling(best.method, best.rate, base, path, count, train)
+
+
 def _measured(output: Path, folder: Path, base: FinetuneRecipe) -> dict[str, Any]:
     """Return latency and size of the chosen model; an earlier measurement of the same weights is kept."""
     identity = artifact.identity(folder)
@@ -176,12 +195,13 @@ def _forecast(base: FinetuneRecipe, cells: Cells) -> Any:
         if method.adapt_first is not None and method.adaptation in measured:
             probes = (method.adapt_first.checkpoints + 1) * measured.get("linear_probe", 0.0)
             return measured[method.adaptation] + probes
+        teacher = 0.0 if method.teacher is None else measured.get(method.teacher.method.name, 0.0)
         known = [name for name in order if name in measured and name != method.name]
         if not known:
             return None
         last = order[known[-1]]
         passes = [row_passes(r, base, rows["train"], rows["validation"], rows["test"]) for r in (method, last)]
-        return measured[last.name] * passes[0] / passes[1]
+        return teacher + measured[last.name] * passes[0] / passes[1]
 
     return forecast
 
@@ -190,7 +210,7 @@ def _settings(data: Path, options: AdviseOptions, model: str) -> dict[str, Any]:
     """Return what the cells of a folder depend on; the time budget is not part of it."""
     given = asdict(options)
     files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
-    content = config.fingerprint([[path.relative_to(data).as_posix(), artifact.sha256(path)] for path in files])
+    content = config.fingerprint([[path.relative_to(data).as_posix(), file_hashes.sha256(path)] for path in files])
     columns = {name: list(given[name]) if name == "text" else given[name] for name in ("text", "label", "group")}
     return {**columns, "model": model, "checkpoint": artifact.identity(folder_of(model))[:16], "data": content}
 

@@ -15,6 +15,7 @@ from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
 from headstart.studies.advise.cells import CellFailed, CellResult
 from headstart.studies.advise.methods import Method
+from headstart.studies.advise.prior import PRIORS, Belief, Priors, measurement_error
 from headstart.studies.advise.rounds import ROUNDS
 
 WORTHWHILE = 0.005
@@ -61,6 +62,10 @@ class TriedMethod:
     lead: Comparison | None = None
     """The comparison with the method that was the best before it, on the rounds that both have."""
     compared_with: str = ""
+    belief: Belief | None = None
+    """What the lead is likely to be: the measured one, and what was known before; None if nothing was known."""
+    is_futile: bool = False
+    """True if its rounds show that it is not expected to gain anything."""
     note: str = ""
     """Why it has fewer rounds than it could, or none."""
 
@@ -136,6 +141,7 @@ class Search:
         rates: Callable[[Method], list[float | None]],
         forecast: Forecast,
         clock: Clock,
+        priors: Priors = PRIORS,
     ) -> None:
         """Take the functions that run and forecast cells.
 
@@ -144,7 +150,10 @@ class Search:
             rates: returns the candidate learning rates of a method.
             forecast: returns the seconds of a cell of a method that has not run yet.
             clock: the time budget.
+            priors: what is known about the leads of methods before they run.
         """
+        self.priors = priors
+        self._skipped: list[str] = []
         self.run, self.rates, self.forecast, self.clock = run, rates, forecast, clock
         self.results: list[TriedMethod] = []
         self.best: TriedMethod | None = None
@@ -161,6 +170,14 @@ class Search:
                 self.stopped = self._reason_to_stop(method)
                 if self.stopped:
                     return
+                gain = self._expected_gain(method)
+                if gain is not None and gain < WORTHWHILE:
+                    assert self.best is not None
+                    self._skipped.append(
+                        f"{method.name} was not tried: with so few held-out rows, the expected gain over "
+                        f"{self.best.method.name} is {100 * gain:.1f} points."
+                    )
+                    continue
             self._try_method(method)
 
     def try_last(self, method: Method) -> None:
@@ -183,9 +200,10 @@ class Search:
             )
         seen = {result.method.name for result in self.results}
         not_tried = [method.name for method in methods if method.name not in seen]
-        return SearchResult(
-            self.results, self.best, self.best_network, self.stopped or "All methods were tried.", not_tried
-        )
+        return SearchResult(self.results, self.best, self.best_network, self._why_ended(), not_tried)
+
+    def _why_ended(self) -> str:
+        return " ".join(filter(None, [*self._skipped, self.stopped])) or "All methods were tried."
 
     def _try_method(self, method: Method) -> None:
         result = TriedMethod(method)
@@ -207,11 +225,10 @@ class Search:
                 self._select(result, candidates[0])
             if self.stopped:
                 break
-            if method.is_trained and is_futile(result.lead) and number < ROUNDS - 1:
-                result.note = (
-                    f"ended after round {number + 1} of {ROUNDS}: the 95 % interval of its lead over "
-                    f"{result.compared_with} ends below {_POINTS}"
-                )
+            why = self._why_futile(result, ROUNDS - 1 - number)
+            result.is_futile = bool(why)
+            if method.is_trained and why and number < ROUNDS - 1:
+                result.note = f"ended after round {number + 1} of {ROUNDS}: {why}"
                 break
         if result.cells:
             self._place(result)
@@ -246,28 +263,52 @@ class Search:
     def _select(self, result: TriedMethod, rate: float | None) -> None:
         """Select a learning rate and compare the method with the best one before it.
 
-        A method that adapts the checkpoint first is compared with the same network without that.
+        A method that adapts the checkpoint first, or learns from the best network, is compared with that network.
         """
         result.rate, result.rounds = rate, result.tried[rate]
-        other = self.best if result.method.adapt_first is None else self.best_network
+        other = self.best_network if result.method.extends_best else self.best
         if other is not None:
             result.lead, result.compared_with = compare_methods(result, other), other.method.name
+            result.belief = self._belief(result, other, result.lead)
+
+    def _belief(self, result: TriedMethod, other: TriedMethod, lead: Comparison | None) -> Belief | None:
+        """Return what the lead is likely to be; None if nothing is known about it, or a row has no single label."""
+        prior = self.priors.get((result.method.name, other.method.name))
+        if prior is None or lead is None or not _has_single_labels(other):
+            return None
+        return prior.after(lead)
+
+    def _is_better(self, result: TriedMethod, other: TriedMethod) -> bool:
+        """True if a method is likely to lead by the smallest gain that counts."""
+        lead = compare_methods(result, other)
+        belief = self._belief(result, other, lead)
+        return is_better(lead) if belief is None else belief.mean >= WORTHWHILE
+
+    def _expected_gain(self, method: Method) -> float | None:
+        """Return what trying a method is expected to gain over the best one; None if nothing is known."""
+        if self.best is None or self.best_network is None or not _has_single_labels(self.best):
+            return None
+        prior = self.priors.get((method.name, self.best.method.name))
+        return None if prior is None else prior.expected_gain(_error(self.best, ROUNDS))
+
+    def _why_futile(self, result: TriedMethod, rounds: int) -> str:
+        """Return why the remaining rounds of a method are not worth their time; empty if they are."""
+        if result.belief is None:
+            reason = f"the 95 % interval of its lead over {result.compared_with} ends below {_POINTS}"
+            return reason if is_futile(result.lead) else ""
+        gain = result.belief.expected_gain(_error(result, rounds)) if rounds else max(0.0, result.belief.mean)
+        return f"the expected gain over {result.compared_with} is below {_POINTS}" if gain < WORTHWHILE else ""
 
     def _place(self, result: TriedMethod) -> None:
         """Update the best method, the best network and the count of futile methods."""
         if not result.rounds:
             return
-        lead = result.lead
-        if self.best is not None and result.compared_with != self.best.method.name:
-            lead = compare_methods(result, self.best)
-        if self.best is None or is_better(lead):
+        if self.best is None or self._is_better(result, self.best):
             self.best = result
-        if result.method.is_network and (
-            self.best_network is None or is_better(compare_methods(result, self.best_network))
-        ):
+        if result.method.is_network and (self.best_network is None or self._is_better(result, self.best_network)):
             self.best_network = result
         if result.method.is_trained:
-            self._futile = self._futile + 1 if is_futile(result.lead) else 0
+            self._futile = self._futile + 1 if result.is_futile else 0
 
     def _reason_to_stop(self, method: Method) -> str:
         """Return why a trained method and those after it are not tried; empty if they are."""
@@ -305,6 +346,18 @@ class Search:
 def minutes(seconds: float) -> str:
     """Return a time in minutes, with one decimal."""
     return f"{max(0.0, seconds) / 60:.1f} min"
+
+
+def _has_single_labels(result: TriedMethod) -> bool:
+    """True if every row has one label, as in the study that the priors are from."""
+    return isinstance(next(iter(result.rounds.values())).gold[0], str | int)
+
+
+def _error(result: TriedMethod, rounds: int) -> float:
+    """Return the standard error of a lead over a method that is measured in so many rounds."""
+    gold, _ = result.pooled()
+    score = sum(cell.score * len(cell.gold) for cell in result.rounds.values()) / len(gold)
+    return measurement_error(score, rounds * len(gold) // len(result.rounds))
 
 
 def _mean_validation(rounds: Mapping[int, CellResult]) -> float:

@@ -36,8 +36,11 @@ class Spread:
     """What the choice of examples adds to one paired run; `sd` includes it."""
     per_seed: int = 1
     """Independent units per seed: sets of training rows."""
-    claims: int = 1
-    """Claims that are tested together: each gets the level divided by this number, as in Holm's first step."""
+    claims: float = 1
+    """Claims that are tested together: each gets the level divided by this number, as in Holm's first step.
+
+    A test that has only a share of the level counts for as many claims more.
+    """
 
     def with_examples(self, factor: float) -> Spread:
         """Return the spread with `factor` times as many test examples."""

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from headstart.evaluation.comparison import Comparison, PairedScores, compare
-from headstart.evaluation.equivalence import equivalence
-from headstart.evaluation.metrics import About
+from headstart.evaluation.comparison import Comparison
 from headstart.evaluation.significance import LEVEL, describe_p, holm, smallest_p
 from headstart.studies.contrast import Contrast
-from headstart.studies.definition import Claim, Study, level_names
-from headstart.studies.grid import Context, System
-from headstart.studies.judge import reaching
-from headstart.studies.judge.pairing import Resamples, difference_of_leads, pair
+from headstart.studies.definition import Claim, Study
+from headstart.studies.judge import looks
+from headstart.studies.judge.evidence import Evidence, gather
+from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed
-from headstart.studies.judge.results import SCORE, CellScore, Results
+from headstart.studies.judge.results import Results
 
 Word = Literal["confirmed", "refuted", "undecided"]
-Sides = tuple[list[System], list[System]]
-Runs = list[dict[int, CellScore]]
-"""The scores of several systems in one context, each by seed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,17 @@ class Verdict:
     missing: int
     """Missing cells that the claim covers."""
     caveat: str = ""
+    level: float = LEVEL
+    """What the p-value is compared with."""
+    look: str = ""
+    """After how many seeds the claim was tested; empty if the study has no `looks`."""
+    spread: Spread | None = None
+    distance: float = 0.0
+    """How far the difference is from the value that it is tested against."""
+
+    def chance(self, seeds: int) -> float:
+        """Return the power of a test with more seeds, if the true difference is the observed one."""
+        return 0.0 if self.spread is None else power(self.distance, self.spread, seeds)
 
     def sentence(self) -> str:
         """Return the verdict as a sentence or more."""
@@ -64,7 +70,7 @@ class Verdict:
             parts += self._what_would_decide(result)
         if self.missing:
             parts.append(f"{self.missing} of its cells are missing.")
-        return " ".join([*parts, self.caveat]).rstrip()
+        return " ".join(part for part in (*parts, self.look, self.caveat) if part)
 
     def _finding(self, difference: str) -> str:
         """Return what was found, up to its interval."""
@@ -78,9 +84,9 @@ class Verdict:
     def _what_would_decide(self, result: Comparison) -> list[str]:
         """Return why the claim is undecided, and what would change that."""
         parts = []
-        if self.smallest_p is not None and self.smallest_p > LEVEL:
+        if self.smallest_p is not None and self.smallest_p > self.level:
             parts.append(
-                f"Undecided: {result.units} paired run{'s' * (result.units != 1)} can never reach p ≤ {LEVEL:g} "
+                f"Undecided: {result.units} paired run{'s' * (result.units != 1)} can never reach p ≤ {self.level:.2g} "
                 f"(smallest possible p after Holm's correction is {self.smallest_p:.3g})."
             )
         if result.sd is None:
@@ -98,208 +104,67 @@ class Verdict:
 
 
 def judge(study: Study, results: Results, resamples: Resamples) -> list[Verdict]:
-    """Judge every claim; each direction has its own 5 %, and Holm's correction covers all claims of the study."""
-    evidence = [_evidence(study, claim, results, resamples) for claim in study.claims]
-    verdicts = decided(
-        study.claims,
-        [item.finding for item in evidence],
-        [item.scale for item in evidence],
-        [item.missing for item in evidence],
-    )
-    return [replace(verdict, caveat=item.caveat) for verdict, item in zip(verdicts, evidence, strict=True)]
+    """Judge every claim; each direction has its own 5 %, and Holm's correction covers all claims of the study.
 
-
-@dataclass(frozen=True)
-class Finding:
-    """A comparison, and how it bears on the claim."""
-
-    comparison: Comparison
-    p_confirmed: float
-    p_refuted: float
-    distance: float
-    """How far the difference is from the value that a test compares it with: zero, or an end of the margin."""
-
-    @classmethod
-    def of(cls, comparison: Comparison) -> Finding:
-        """Take the comparison of a claim that the first side is better."""
-        return cls(comparison, comparison.p_better, comparison.p_worse, abs(comparison.difference))
+    With `looks`, the claims are tested at each of them, on its seeds alone and at its share of the 5 %, as soon as all
+    their cells have run. A claim that was decided is not tested again, so later seeds cannot change its verdict.
+    """
+    verdicts: dict[int, Verdict] = {}
+    for look in looks.of(study):
+        undecided = [i for i in range(len(study.claims)) if i not in verdicts or verdicts[i].word == "undecided"]
+        claims = [study.claims[i] for i in undecided]
+        seen = looks.until(results, study.first_seed + look.seeds) if study.looks else results
+        evidence = [gather(study, claim, seen, resamples) for claim in claims]
+        found = decided(claims, evidence, look.level, only_complete=bool(study.looks))
+        for i, verdict, item in zip(undecided, found, evidence, strict=True):
+            if i not in verdicts or not item.awaited:
+                verdicts[i] = replace(verdict, look=look.described(study, tested=not item.awaited))
+    return [verdicts[i] for i in range(len(study.claims))]
 
 
 def decided(
-    claims: Sequence[Claim], findings: Sequence[Finding | None], scales: Sequence[float], missing: Sequence[int]
+    claims: Sequence[Claim], evidence: Sequence[Evidence], level: float = LEVEL, *, only_complete: bool = False
 ) -> list[Verdict]:
-    """Turn findings into verdicts."""
-    better = holm([1.0 if item is None else min(1.0, item.p_confirmed) for item in findings])
-    worse = holm([1.0 if item is None else min(1.0, item.p_refuted) for item in findings])
-    floors = holm([1.0 if item is None else smallest_p(item.comparison.units, sides=1) for item in findings])
+    """Turn evidence into verdicts.
+
+    Args:
+        claims: the claims, which share Holm's correction.
+        evidence: what each is judged by.
+        level: the probability of a false verdict that is accepted.
+        only_complete: leave claims undecided that wait for cells.
+    """
+    tested = [None if only_complete and item.awaited else item.finding for item in evidence]
+    better = holm([1.0 if item is None else min(1.0, item.p_confirmed) for item in tested])
+    worse = holm([1.0 if item is None else min(1.0, item.p_refuted) for item in tested])
+    floors = holm([1.0 if item is None else smallest_p(item.comparison.units, sides=1) for item in tested])
     verdicts = []
-    for i, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
+    for i, (claim, item) in enumerate(zip(claims, evidence, strict=True)):
+        finding = item.finding
         if finding is None:
-            verdicts.append(Verdict(claim, "undecided", None, None, None, 0, None, None, scales[i], missing[i]))
+            empty = Verdict(claim, "undecided", None, None, None, 0, None, None, item.scale, item.missing, item.caveat)
+            verdicts.append(empty)
             continue
         comparison = finding.comparison
-        word: Word = "confirmed" if better[i] <= LEVEL else "refuted" if worse[i] <= LEVEL else "undecided"
-        needed = reached = None
+        word: Word = "confirmed" if better[i] <= level else "refuted" if worse[i] <= level else "undecided"
+        needed = reached = spread = None
         if comparison.sd is not None:
             spread = Spread(
-                comparison.sd, comparison.examples_error, comparison.residual, comparison.groups, len(claims)
-            )
+                comparison.sd, comparison.examples_error, comparison.residual, comparison.groups,
+                len(claims) * LEVEL / level,
+            )  # fmt: skip
             reached = power(finding.distance, spread, comparison.seeds)
             if word == "undecided":
                 needed = seeds_needed(finding.distance, spread)
         verdicts.append(
             Verdict(
-                claim, word, comparison, min(better[i], worse[i]), floors[i], comparison.seeds, needed, reached,
-                scales[i], missing[i],
+                claim, word, comparison, None if tested[i] is None else min(better[i], worse[i]),
+                None if tested[i] is None else floors[i], comparison.seeds, needed, reached, item.scale, item.missing,
+                item.caveat, level, spread=spread, distance=finding.distance,
             )
         )  # fmt: skip
     return verdicts
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """What a claim is judged by."""
-
-    finding: Finding | None
-    scale: float
-    """By what a table multiplies the difference."""
-    missing: int
-    caveat: str
-
-
-def _evidence(study: Study, claim: Claim, results: Results, resamples: Resamples) -> _Evidence:
-    """Compare the two sides of a claim over its contexts."""
-    contrast = Contrast.parse(claim.contrast)
-    metric = SCORE if contrast.outcome else contrast.metric
-    if contrast.outcome:
-        results = results.outcomes.get(contrast.outcome, Results())
-    sides = [[s for s in results.systems if s.has(parts)] for parts in (contrast.better, contrast.worse)]
-    partners = _partners(sides, contrast)
-    pairs: dict[Context, PairedScores] = {}
-    metrics: dict[Context, About] = {}
-    pretrainings: tuple[set[str], set[str]] = set(), set()
-    wheres = [claim.where] + ([{**claim.where, **claim.versus}] if claim.versus else [])
-    contexts = [context for context in results.contexts if any(_is_covered(study, w, context) for w in wheres)]
-    for context in contexts:
-        runs = _runs(results, partners, context)
-        paired = pair(*runs, resamples, metric) if all(runs) else None
-        if paired is not None:
-            pairs[context] = paired
-            metrics[context] = next(iter(runs[0][0].values())).about_metric(metric)
-            for seen, side in zip(pretrainings, runs, strict=True):
-                seen.update(cell.pretraining for system in side for cell in system.values())
-    concerned = {*sides[0], *sides[1]}
-    missing = sum(item.cell.system in concerned and item.cell.context in contexts for item in results.missing)
-    if len({metric.family for metric in metrics.values()}) > 1:
-        return _Evidence(None, 100.0, missing, _unlike_kinds(metrics))
-    caveat = ""
-    if contrast.level is not None:
-        never = reaching.never_reached(results, [*sides[0], *sides[1]])
-        once = "" if study.seed_pretraining else "Each pre-training ran once, which is one run."
-        parts = ("Differences are in million tokens.", never, once, *_left_out(results, contrast))
-        caveat = " ".join(part for part in parts if part)
-    elif contrast.probe is not None:
-        caveat = _probe_caveat(study, results, contrast)
-    elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
-        caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
-    scale = next(iter(metrics.values())).scale if metrics else 100.0
-    compared = list(pairs.values()) if not claim.versus else _leads_compared(study, claim, pairs)
-    return _Evidence(_finding(compared, contrast, scale), scale, missing, caveat)
-
-
-def _probe_caveat(study: Study, results: Results, contrast: Contrast) -> str:
-    """Return what limits a claim on a probe: models that ran once, different measures, models without a figure."""
-    parts = []
-    if not study.seed_pretraining:
-        parts.append("A probe of a model that was trained once is one run; `seed_pretraining: true` gives more.")
-    names = [
-        {cell.metric for (system, _), runs in results.scores.items() if system.has(side) for cell in runs.values()}
-        for side in (contrast.better, contrast.worse)
-    ]
-    if all(names) and names[0] != names[1]:
-        parts.append(f"The sides have different measures: {', '.join(sorted(names[0] | names[1]))}.")
-    return " ".join([*parts, *_left_out(results, contrast)])
-
-
-def _left_out(results: Results, contrast: Contrast) -> list[str]:
-    """Return why systems that a contrast names have no result."""
-    reasons = {
-        (system.name, why)
-        for (system, _), why in results.left_out.items()
-        if system.has(contrast.better) or system.has(contrast.worse)
-    }
-    return [f"{name} is left out: {why.removesuffix('.')}." for name, why in sorted(reasons)]
-
-
-def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) -> Finding | None:
-    comparison = compare(pairs)
-    if comparison is None or contrast.margin is None:
-        return None if comparison is None else Finding.of(comparison)
-    margin = contrast.margin / scale
-    return Finding(comparison, *equivalence(pairs, margin), abs(margin - abs(comparison.difference)))
-
-
-def _leads_compared(study: Study, claim: Claim, pairs: Mapping[Context, PairedScores]) -> list[PairedScores]:
-    """Return the differences between the leads at `where` and at `versus`, of contexts that agree in all other axes."""
-    axes = [axis for axis in study.axes if axis not in study.compare]
-    compared = []
-    for context, first in pairs.items():
-        levels = dict(zip(axes, context, strict=True))
-        other = tuple({**levels, **{axis: level_names(level)[0] for axis, level in claim.versus.items()}}.values())
-        second = pairs.get(other)
-        if _is_covered(study, claim.where, context) and second is not None:
-            compared.append(difference_of_leads(first, second))
-    return compared
-
-
-def _unlike_kinds(metrics: Mapping[Context, About]) -> str:
-    """Return why no mean is formed over contexts whose metrics are of different kinds, and what to do."""
-    families: dict[str, list[str]] = {}
-    for context, metric in metrics.items():
-        families.setdefault(metric.family, []).append("/".join(context))
-    kinds = "; ".join(f"{family}: {', '.join(contexts)}" for family, contexts in families.items())
-    return (
-        f"no mean was formed, because its contexts are scored by metrics of different kinds ({kinds}). "
-        "Restrict the claim to contexts of one kind with `where`, or name one metric with `on mean(accuracy)`."
-    )
-
-
-def _partners(sides: Sequence[list[System]], contrast: Contrast) -> list[Sides]:
-    """Return which systems are compared with which: those that differ only in the levels that the contrast names.
-
-    Where no systems match in this way, such as a network and an SVM, each side is compared as a whole.
-    """
-    groups: list[dict[tuple[str, ...], list[System]]] = [{}, {}]
-    for side, parts, by_rest in zip(sides, (contrast.better, contrast.worse), groups, strict=True):
-        for system in side:
-            by_rest.setdefault(tuple(level for level in system.levels if level not in parts), []).append(system)
-    matched = [(systems, groups[1][rest]) for rest, systems in groups[0].items() if rest in groups[1]]
-    return matched or [(sides[0], sides[1])]
-
-
-def _runs(results: Results, partners: Sequence[Sides], context: Context) -> tuple[Runs, Runs]:
-    """Return the runs of both sides in a context, of partners that are complete, so that both sides stay comparable.
-
-    A system that the grid leaves out here, or that does not apply to these rows, is not waited for.
-    """
-    awaited = {item.cell.system for item in results.missing if item.cell.context == context}
-    kept: tuple[Runs, Runs] = ([], [])
-    for sides in partners:
-        present = [[system for system in side if results.of(system, context) or system in awaited] for side in sides]
-        runs = [[results.of(system, context) for system in side] for side in present]
-        if all(present) and all(system for side in runs for system in side):
-            for kept_side, side in zip(kept, runs, strict=True):
-                kept_side.extend(side)
-    return kept
-
-
 def _at(claim: Claim) -> dict[str, object]:
     """Return the levels of `where` on the axes of `versus`."""
     return {axis: claim.where[axis] for axis in claim.versus}
-
-
-def _is_covered(study: Study, where: Mapping[str, Any], context: Context) -> bool:
-    """Return whether a claim's `where` covers a context."""
-    axes = [axis for axis in study.axes if axis not in study.compare]
-    levels = dict(zip(axes, context, strict=True))
-    return all(levels.get(axis) in level_names(selected) for axis, selected in where.items() if axis in levels)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headstart.core import artifact
-from headstart.core.markdown import escape, markdown_table
 from headstart.core.pages import spreadsheet
+from headstart.core.pages.markdown import escape, markdown_table
 from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
 

@@ -31,6 +31,8 @@ class RunSummary:
     """Nodes that depend on a failed one."""
     not_started: list[str] = field(default_factory=list)
     """Nodes that did not start because the budget was used up."""
+    not_needed: int = 0
+    """Nodes that were left out, because the claims on them are decided."""
 
 
 def run(

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from headstart.checkpoint.names import folder_of
-from headstart.core import artifact, config, registry, renames
+from headstart.core import artifact, config, file_hashes, registry, renames
 from headstart.core.config import Section, TaskSection
 from headstart.core.data import SPLITS
 from headstart.core.errors import ArtifactError, DataError, RecipeError
@@ -385,7 +385,7 @@ def _content(path: str) -> str:
     """Return a hash of a file or folder; its path, marked as absent, where it does not exist."""
     location = folder_of(path) if path else Path(path)
     if location.is_file():
-        return artifact.sha256(location)[:16]
+        return file_hashes.sha256(location)[:16]
     return artifact.identity(location)[:16] if path and location.is_dir() else ABSENT + path
 
 

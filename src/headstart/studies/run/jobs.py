@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from headstart.core import artifact, config, faults, registry
+from headstart.core import artifact, config, faults, file_hashes, registry
 from headstart.core.contracts import Task
 from headstart.core.data import SPLITS
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
@@ -166,7 +166,7 @@ def _run_probe(node: Node, output: Path, work: Path) -> None:
         _publish(node, output, {"left_out": reason.found})
         return
     for name, path in probe.files().items():
-        _require_content(path, partial(artifact.sha256, path), node.inputs.get(name))
+        _require_content(path, partial(file_hashes.sha256, path), node.inputs.get(name))
     _publish(node, output, {"scores": [_figure(score) for score in scores], "cost": meter.tag().to_dict()})
 
 

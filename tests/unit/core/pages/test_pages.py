@@ -79,6 +79,9 @@ def test_a_dot_describes_itself_without_a_script():
 
 def test_a_picture_as_a_file_has_its_colors():
     text = charts.standalone(charts.waterfall("t", [WaterfallRow("read", 1.0, 0.0, "1 row")]))
+    assert "background: var(--card)" in text.partition(">")[0], (
+        "dark text on the dark page of a reader whose system is light"
+    )
     root = ET.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and "prefers-color-scheme: dark" in text
 

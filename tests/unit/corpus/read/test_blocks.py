@@ -137,3 +137,12 @@ def test_a_wrong_limit_is_refused(text: str, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.delenv("HEADSTART_CACHE_GB")
     monkeypatch.setenv("HEADSTART_CACHE", str(tmp_path))
     assert blocks.cache_bytes() == 10_000_000_000 and blocks.cache_folder() == tmp_path
+
+
+def test_what_was_fetched_in_advance_is_not_requested_again(server: tuple[FaultyServer, str], tmp_path: Path) -> None:
+    faulty, address = server
+    _, (remote, _) = arrays(address, tmp_path, 1 << 20)
+    listed, local = len(faulty.requests), LOCAL["tokens-00000.bin"]
+    remote.prefetch(1000, 20_000)
+    assert np.array_equal(remote[1000:20_000], local[1000:20_000])
+    assert len(faulty.requests) - listed == -(-40_000 // 16384)

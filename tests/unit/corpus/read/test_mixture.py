@@ -82,13 +82,16 @@ def test_every_form_of_the_section_survives_writing_and_reading(section, kinds):
     assert len(built_parts(recipe.corpus)) == list(kinds.values()).count(BuiltCorpus)
     assert config.fill(Recipe, config.to_dict(recipe)) == recipe
     if section == {"from": "runs/corpus"}:
-        assert config.to_dict(recipe)["corpus"] == {"from": "runs/corpus", "prepared": None}
+        assert config.to_dict(recipe)["corpus"] == {"from": "runs/corpus", "prepared": None, "language": None}
 
 
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"from": "x", "validation": 0.1}, r"corpus\.validation is not a known key\. Allowed here: from, prepared\."),
+        (
+            {"from": "x", "validation": 0.1},
+            r"corpus\.validation is not a known key\. Allowed here: from, prepared, language\.",
+        ),
         ({"from": "x", "prepard": "y"}, r"corpus\.prepard is not a known key; did you mean 'prepared'"),
         ({"parts": [{"name": "a", "from": "x", "wieght": 1}]}, r"corpus\.parts\.0\.wieght .* did you mean 'weight'"),
         ([{"files": ["x"], "nam": "a"}], r"corpus\.0\.nam is not a known key; did you mean 'name'"),

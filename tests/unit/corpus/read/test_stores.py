@@ -18,7 +18,8 @@ from tests.faults.campaigns.file_server import TRANSIENT, FaultyServer, Files
 from tests.unit.checkpoint.local_hub import LocalHub
 
 from headstart.core.errors import DataError, ResourceError
-from headstart.corpus.read import attempts, fsspec_store, readers, sources, stores, streams, urls
+from headstart.corpus.read import attempts, readers, sources, stores, streams, urls
+from headstart.corpus.read.clients import fsspec_store
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 
 TEXTS = [

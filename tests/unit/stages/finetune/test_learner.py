@@ -25,6 +25,7 @@ def test_weights_are_scored_by_the_decisions_that_will_be_made(monkeypatch, sett
     logits = [np.array([-1.0 if label in labels else -3.0 for label in ("a", "b")]) for labels in GOLD]
     monkeypatch.setattr(learner, "run_model", lambda *_: logits)
     rows: Any = SimpleNamespace(
-        solve=lambda: None, model=None, task=task, validation=[{}] * len(GOLD), spec=None, gold=GOLD
-    )
+        solve=lambda: None, model=None, task=task, validation=[{}] * len(GOLD), spec=None, gold=GOLD,
+        module=SimpleNamespace(run=lambda function, *inputs: function(*inputs)),
+    )  # fmt: skip
     assert learner.TaskLearner.validate(rows)["multi_label_macro_f1"] == pytest.approx(score)

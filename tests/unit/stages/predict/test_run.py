@@ -15,10 +15,10 @@ import pytest
 
 import headstart
 from headstart.core.errors import ArtifactError, DataError, RecipeError, ResourceError
-from headstart.stages.finetune.token_batches import _batches
 from headstart.stages.predict import compute, executors
 from headstart.stages.predict import run as stage
 from headstart.stages.predict.parts import Parts
+from headstart.stages.runs.token_batches import _batches
 
 
 def predict(model: Path, data: Path, to: Path, **settings: Any) -> dict[str, Any]:

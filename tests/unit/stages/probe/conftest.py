@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import headstart
 from headstart.backbones.decoder import Decoder
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.probe.network import ProbedCheckpoint
@@ -78,3 +79,16 @@ def classifier_of(tmp_path, encoder_folder, decoder_folder):
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory, verses) -> Path:
+    """A finished pre-training run with three snapshots, whose corpus is still there."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "text.txt").write_text("\n\n".join(verse for verse in verses if verse), encoding="utf-8")
+    return headstart.pretrain({
+        "output": str(folder / "mini"), "corpus": {"files": [str(folder / "text.txt")], "validation": 0.05},
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 500}, "objective": {"name": "masked_lm"},
+        "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"},
+        "training": {"budget": "9 steps", "seq_length": 32, "batch_tokens": 256, "snapshots": 3, "learning_rate": 1e-2},
+    }).path  # fmt: skip

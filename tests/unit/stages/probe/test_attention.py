@@ -13,6 +13,7 @@ from headstart.core.errors import DataError
 from headstart.evaluation.intervals import Estimate, wilson
 from headstart.stages.probe.attention_maps import (
     HEAD_MEASURES,
+    WordTokens,
     attention_maps,
     head_measures,
     most_attended,
@@ -117,7 +118,7 @@ def test_a_relation_is_found_by_the_head_that_looks_there(
     maps, _ = copying(6, offset)
     monkeypatch.setattr(attention, "attention_maps", lambda _, sentences: ((i, maps) for i in range(len(sentences))))
     monkeypatch.setattr(
-        attention, "tokenize_words", lambda _, words: type("S", (), {"words": [[i + 1] for i in range(len(words))]})()
+        attention, "tokenize_words", lambda _, words: WordTokens([5] * 8, [[i + 1] for i in range(len(words))])
     )
     found = probe.measure(network_of(encoder_folder))
     report = probe.report([Measured("m", family, found, found)])

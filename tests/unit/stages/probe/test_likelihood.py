@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from minicons import scorer
 
 from headstart.stages.probe.likelihood import log_likelihoods
+from headstart.stages.probe.probe import data_file, read_columns, sample
 
 
 def one_by_one(network, text, within_words=True):
@@ -64,14 +68,41 @@ def test_a_text_that_is_too_long_has_no_value_and_the_others_keep_theirs(network
     assert math.isnan(log_likelihoods(network, ["in " * 5000])[0])
 
 
-def test_minicons_gives_the_same_values(network, sentences):
+def minicons_values(network, texts):
+    """The log-likelihoods of the reference."""
     if network.family == "decoder":
         reference = scorer.IncrementalLMScorer(network.model, "cpu", tokenizer=network.tokenizer)
-        expected = reference.sequence_score(sentences, reduction=lambda x: x.sum(0).item(), bos_token=True)
-    else:
-        reference = scorer.MaskedLMScorer(network.model, "cpu", tokenizer=network.tokenizer)
-        # Encoded here, as minicons calls a method of tokenizers that transformers 5 removed.
-        encoded = [network.tokenizer([text]) for text in sentences]
-        settings = {"reduction": lambda x: x.sum(0).item(), "PLL_metric": "within_word_l2r"}
-        expected = [value for text in encoded for value in reference.sequence_score(text, **settings)]
-    assert log_likelihoods(network, sentences) == pytest.approx(expected, abs=1e-4)
+        parts = [texts[i : i + 50] for i in range(0, len(texts), 50)]
+        settings = {"reduction": lambda x: x.sum(0).item(), "bos_token": True}
+        return [value for part in parts for value in reference.sequence_score(part, **settings)]
+    reference = scorer.MaskedLMScorer(network.model, "cpu", tokenizer=network.tokenizer)
+    # Encoded here, as minicons calls a method of tokenizers that transformers 5 removed.
+    encoded = [network.tokenizer([text]) for text in texts]
+    settings = {"reduction": lambda x: x.sum(0).item(), "PLL_metric": "within_word_l2r"}
+    return [value for text in encoded for value in reference.sequence_score(text, **settings)]
+
+
+def test_minicons_gives_the_same_values(network, sentences):
+    assert log_likelihoods(network, sentences) == pytest.approx(minicons_values(network, sentences), abs=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("folder", [name for name in os.environ.get("HEADSTART_PROBED", "").split(os.pathsep) if name])
+def test_minicons_gives_the_same_values_for_pairs_of_blimp(folder, network_of):
+    """HEADSTART_PROBED has the folders of language models, HEADSTART_DATA the data, HEADSTART_PAIRS a number of pairs.
+
+    By default there are 1,000 pairs; `-s` shows the largest difference.
+    """
+    path = data_file("probes/blimp.parquet")
+    if path is None:
+        pytest.skip("set HEADSTART_DATA to a folder with probes/blimp.parquet (`python recipes/data.py blimp`)")
+    rows = read_columns(path, ("good", "bad"))
+    count = int(os.environ.get("HEADSTART_PAIRS", "1000"))
+    pairs = [rows[i] for i in sample(len(rows), count, 0, "pairs for minicons")]
+    texts = [pair[side] for pair in pairs for side in ("good", "bad")]
+    network = network_of(Path(folder).absolute())
+    found, expected = (np.array(scores(network, texts)) for scores in (log_likelihoods, minicons_values))
+    prefers = [float(((values[::2] - values[1::2]) > 0).mean()) for values in (found, expected)]
+    print(f"\n{folder}: largest difference {np.abs(found - expected).max():.1e} nats, accuracies {prefers}")
+    assert found == pytest.approx(expected, abs=1e-4)

@@ -16,18 +16,6 @@ from headstart.stages.probe.probes.minimal_pairs import MinimalPairs
 from headstart.stages.probe.settings import ProbeSettings
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory, verses):
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "text.txt").write_text("\n\n".join(verse for verse in verses if verse), encoding="utf-8")
-    return headstart.pretrain({
-        "output": str(folder / "mini"), "corpus": {"files": [str(folder / "text.txt")], "validation": 0.05},
-        "tokenizer": {"kind": "wordpiece", "vocab_size": 500}, "objective": {"name": "masked_lm"},
-        "backbone": {"family": "encoder", "kind": "bert", "size": "tiny"},
-        "training": {"budget": "9 steps", "seq_length": 32, "batch_tokens": 256, "snapshots": 3, "learning_rate": 1e-2},
-    }).path  # fmt: skip
-
-
 @pytest.fixture
 def pairs(write_pairs, tmp_path, sentences):
     return write_pairs(tmp_path / "pairs.csv", [(a, b) for a, b in zip(sentences[:20], sentences[20:40], strict=True)])

@@ -62,7 +62,8 @@ def test_the_record_of_a_finished_run_is_the_cost_in_its_manifest(way):
 
 
 def loop_at(tokens: int, seconds: float) -> Any:
-    return SimpleNamespace(progress=Progress(tokens=tokens, flops=10.0 * tokens, seconds=seconds))
+    progress = Progress(tokens=tokens, flops=10.0 * tokens, seconds=seconds)
+    return SimpleNamespace(progress=progress, train_step=SimpleNamespace(peak_flops=None))
 
 
 def test_tokens_are_those_of_the_progress_in_every_attempt(tmp_path):
@@ -94,7 +95,8 @@ class Ranks(World):
         pytest.param({"kwh": None}, None, id="unknown"),
     ],
 )
-def test_energy_and_memory_are_those_of_all_processes(tmp_path, monkeypatch, other, kwh):
+@pytest.mark.parametrize("price", [None, 3600])
+def test_energy_memory_and_money_are_those_of_all_processes(tmp_path, monkeypatch, other, kwh, price):
     own_shared = other.get("shared_kwh", 0.0) / 3
     monkeypatch.setattr(EnergyMeter, "read", lambda self: EnergySample(0.3, "a test", own_shared))
     monkeypatch.setattr(EnergyMeter, "stop", lambda self: EnergySample(0.3, "a test", own_shared))
@@ -102,19 +104,21 @@ def test_energy_and_memory_are_those_of_all_processes(tmp_path, monkeypatch, oth
     monkeypatch.setattr(PeakMemory, "megabytes", lambda self: 700.0)
     monkeypatch.setattr(Ranks, "other", {"peak_memory_mb": 5000.0, **other})
     path = tmp_path / "cost.json"
-    with RecordedMeter(path, CostConfig(price_per_hour=3600), world=Ranks(0, 2, 2)) as meter:
+    prices = CostConfig(price_per_hour=3600, price_per_device_hour=price)
+    with RecordedMeter(path, prices, world=Ranks(0, 2, 2)) as meter:
         meter.on_train_begin(loop_at(0, 0.0))
         meter.on_train_end(loop_at(1000, 2.0))
     tag = meter.tag()
     assert tag.kwh == (None if kwh is None else pytest.approx(kwh))
     assert tag.peak_memory_mb == pytest.approx(5000 + 700)
     assert json.loads(path.read_text()) == tag.to_dict()
-    machines = 2 if "machine" in other else 1
-    assert tag.money == pytest.approx(machines * tag.seconds)
+    # A price per device counts processes, a price per hour machines.
+    count = 2 if price is not None or "machine" in other else 1
+    assert tag.money == pytest.approx(count * tag.seconds)
 
 
 def test_only_rank_0_writes(tmp_path):
     with RecordedMeter(tmp_path / "cost.json", CostConfig(), energy=False, world=Ranks(1, 2, 2)) as meter:
-        meter.on_save(loop_at(10, 1.0), tmp_path)
+        meter.on_save_begin(loop_at(10, 1.0))
         meter.on_train_end(loop_at(10, 1.0))
     assert not list(tmp_path.iterdir())

@@ -11,10 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import headstart
+from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError, DataError
+from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init import run as init
 from headstart.stages.init.splits import NAMES, folds
-from headstart.studies.advise import page, rounds
+from headstart.stages.runs.result import FinetuneRun
+from headstart.studies.advise import final, page, rounds, texts
+from headstart.studies.advise.cells import Cells
+from headstart.studies.advise.methods import METHODS, distilling
+from headstart.studies.advise.search import SearchResult, TriedMethod
 
 COLORS = ("red", "green", "blue")
 _RNG = random.Random(0)
@@ -119,7 +125,7 @@ def row(method: str, **values) -> dict:
     return {
         "method": method, "rate": None, "score": 0.8, "low": 0.75, "high": 0.85, "rows": 100, "rounds": 3,
         "seconds": 90.0, "kwh": None, "money": 0.0, "currency": "USD", "milliseconds": None, "megabytes": None,
-        "adaptation": "", "adapted": [],
+        "adaptation": "", "adapted": [], "teacher": None,
         "is_network": True, "compared_with": "svm", "lead": lead, "tried": {}, "note": "", "over_chosen": lead,
         **values,
     }  # fmt: skip
@@ -159,6 +165,41 @@ def test_the_page_says_what_adapting_to_the_corpus_bought():
     assert "adapting to your text bought +0.4 points (-0.5 to +1.3, p = 0.400) over lora for 1.5 min" in text
     assert "the probe kept the checkpoint as it was in 1 of 3 rounds" in text
     assert page.methods_table(values)[1][-1][0] == "adapt_first + lora"
+
+
+def test_the_page_says_what_distillation_bought():
+    student = row("distillation", compared_with="contrast", teacher="contrast")
+    text = page.markdown(advice(methods=[row("contrast"), row("full"), student]))
+    assert "distillation from contrast onto your text bought +2.0 points (-1.0 to +5.0, p = 0.200)" in text
+
+
+@pytest.mark.slow
+def test_a_student_learns_from_the_best_network_and_its_recipe_says_how(tmp_path, checkpoint):
+    """An adapter teaches as a merged model; each round trains one teacher, whose cost is part of the cell."""
+    output = tmp_path / "advice"
+    (tmp_path / "more.txt").write_text("\n\n".join(sentence(color) for color in COLORS * 20), encoding="utf-8")
+    look = init.run(classes(tmp_path), init.InitOptions(model=str(checkpoint("bert")), output=output / "data"))
+    rounds.write(output / "rounds", look, None)
+    base = config.load(output / "data" / "finetune.yaml", FinetuneRecipe)
+    path, count = texts.write(output, [tmp_path / "more.txt"], texts.column_of(base), 40)
+    assert count == pq.read_table(path).num_rows == 40
+    base = base.model_copy(update={"training": base.training.model_copy(update={"budget": "2 epochs"})})
+    cells = Cells(output, base, rounds.read(output / "rounds"), 1)
+    lora = next(method for method in METHODS if method.name == "lora")
+    method = distilling(lora, 1e-3, base, path, count, cells.rounds[0].rows["train"])
+    first, again = cells.run(method, 1e-3, 0), cells.run(method, 1e-3, 0)
+    assert len(first.predictions) == cells.rounds[0].rows["test"] and first.is_new
+    assert not again.is_new and again.seconds == pytest.approx(first.seconds)
+    (teacher,) = (output / "teachers").iterdir()
+    assert first.cost.seconds > artifact.read_manifest(teacher)["cost"]["seconds"]
+    tried = TriedMethod(method, 1e-3, {0: first}, {1e-3: {0: first}})
+    outcome = SearchResult([tried], tried, tried, "", [])
+    final.write_recipes(output, outcome, base)
+    recipe = (output / "recipes" / "distillation.yaml").read_text(encoding="utf-8")
+    assert "lora.yaml seeds=1 output=runs/advice-teacher adaptation.merge=true" in recipe and "${here}/../un" in recipe
+    folder = final.train(output, outcome, base, quiet=True)
+    assert final.score_test_rows(folder, "distillation")["scores"][0]["method"] == "distillation"
+    assert len(FinetuneRun(folder).predict(["the red sea"])) == 1
 
 
 def test_the_page_admits_a_better_baseline_and_a_test_set_that_was_opened_twice():

@@ -13,7 +13,8 @@ from headstart.evaluation.cost import PriceTag
 from headstart.stages.finetune.recipe import AdaptFirst, FinetuneRecipe
 from headstart.stages.finetune.result import MethodDetails
 from headstart.studies.advise.cells import CellFailed, CellResult
-from headstart.studies.advise.methods import METHODS, Method, adapting_first
+from headstart.studies.advise.methods import METHODS, Method, adapting_first, distilling, epochs_of, row_passes
+from headstart.studies.advise.prior import PRIORS, Belief, Priors
 from headstart.studies.advise.rounds import ROUNDS
 from headstart.studies.advise.search import Clock, Search, keep_half
 
@@ -40,6 +41,8 @@ class Bench:
     left_out: dict[str, str] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     ran: list[tuple[str, float | None, int]] = field(default_factory=list)
+    rows: int = ROWS
+    priors: Priors = field(default_factory=dict)
 
     def run(self, method: Method, rate: float | None, number: int) -> CellResult:
         self.ran.append((method.name, rate, number))
@@ -47,17 +50,19 @@ class Bench:
             raise CellFailed(f"{method.name} failed: the disk is full")
         if method.name in self.left_out:
             return CellResult(left_out=self.left_out[method.name])
-        wrong = np.random.default_rng([number, 7]).permutation(ROWS) >= self.accuracy[method.name] * ROWS
+        wrong = np.random.default_rng([number, 7]).permutation(self.rows) >= self.accuracy[method.name] * self.rows
         predictions = ["b" if w else "a" for w in wrong]
         validation = 1.0 if rate is None else 1 - abs(np.log2(rate / self.best_rate)) / 10
         adapted = {"is_counted": True, "cost": {"seconds": self.adapting.get(method.name, 0.0)}, "step": 1}
         return CellResult(
-            "accuracy", ["a"] * ROWS, predictions, float(1 - wrong.mean()), validation,
+            "accuracy", ["a"] * self.rows, predictions, float(1 - wrong.mean()), validation,
             self.seconds.get(method.name, 1.0), PriceTag(), MethodDetails(adapted=adapted),
         )  # fmt: skip
 
     def search(self, *methods: Method, budget: float = 1000.0, forecast: float | None = 1.0) -> Search:
-        search = Search(self.run, lambda method: list(method.rates) or [None], lambda *_: forecast, Clock(budget))
+        search = Search(
+            self.run, lambda method: list(method.rates) or [None], lambda *_: forecast, Clock(budget), self.priors
+        )
         search.try_methods([*CHEAP, *methods])
         return search
 
@@ -158,6 +163,53 @@ def test_adapting_first_needs_time_for_its_pretraining_but_only_for_the_first_ce
     enough = Bench(accuracy, seconds={"adapt_first": 61.0}, adapting={"adapt_first": 60.0}).search(budget=1000.0)
     enough.try_last(adapting_first(CHEAP[1], None, FILLED, section))
     assert enough.results[-1].cell_seconds == 1.0 and enough.results[-1].seconds == 183.0
+
+
+def test_with_few_rows_a_method_that_is_seldom_better_is_not_tried():
+    accuracy = {"svm": 0.5, "linear_probe": 0.6, "contrast": 0.8, "lora": 0.9}
+    few = Bench(accuracy, rows=10, priors=PRIORS).search(FIRST, SECOND).finished([*CHEAP, FIRST, SECOND])
+    assert few.not_tried == ["lora"] and few.best_network.method.name == "contrast"
+    assert "lora was not tried: with so few held-out rows, the expected gain over contrast is 0." in few.stopped
+    many = Bench(accuracy, priors=PRIORS).search(FIRST, SECOND).finished([*CHEAP, FIRST, SECOND])
+    assert many.best_network.method.name == "lora" and many.stopped == "All methods were tried."
+
+
+def test_few_rows_do_not_outweigh_what_is_known_and_many_do():
+    # Of ten rows in each round, contrast is right on six and the linear probe on seven.
+    accuracy = {"svm": 0.5, "linear_probe": 0.7, "contrast": 0.6}
+    few = Bench(accuracy, rows=10, priors=PRIORS).search(FIRST).finished([])
+    assert few.results[-1].lead.difference == pytest.approx(-0.1)
+    assert few.results[-1].belief.mean > few.results[-1].lead.difference
+    many = Bench(accuracy, priors=PRIORS).search(FIRST).finished([])
+    assert many.best_network.method.name == "linear_probe" and many.results[-1].is_futile
+
+
+def test_a_measurement_gains_less_the_less_it_tells():
+    belief = Belief(-0.04, 0.06)
+    gains = [belief.expected_gain(error) for error in (0.0, 0.03, 0.1, 1.0)]
+    assert (
+        gains == sorted(gains, reverse=True) and gains[0] > 0.005 > gains[2] and gains[3] == pytest.approx(0, abs=1e-6)
+    )
+    assert Belief(0.05, 0.06).expected_gain(1.0) == pytest.approx(0.05, abs=1e-3)
+
+
+def test_a_student_is_compared_with_the_best_network(tmp_path):
+    bench = Bench({"svm": 0.9, "linear_probe": 0.7, "contrast": 0.8, "distillation": 0.85})
+    search = bench.search(FIRST)
+    student = distilling(search.best_network.method, 2.0, FILLED, tmp_path / "texts.parquet", 900, 100)
+    search.try_last(student)
+    result = search.finished([]).best_network
+    assert result.method is student and result.compared_with == "contrast"
+    assert result.lead.difference == pytest.approx(0.05) and search.best.method.name == "svm"
+
+
+def test_a_student_reads_about_as_many_rows_as_full_fine_tuning(tmp_path):
+    # The recipe has ten epochs of 100 labeled rows.
+    full, texts = METHODS[-1], tmp_path / "texts.parquet"
+    for count, epochs in ((900, 1), (100, 5), (10, 9)):
+        student = distilling(full, None, FILLED, texts, count, 100)
+        assert epochs_of(student, FILLED) == epochs and epochs_of(full, FILLED) == 10
+        assert row_passes(student, FILLED, 100, 20, 30) > row_passes(full, FILLED, 100, 20, 30)
 
 
 def test_time_that_is_kept_for_the_last_method_is_not_used_by_others():

@@ -13,10 +13,11 @@ from headstart.evaluation.significance import holm, interval, permutation_over_s
 from headstart.studies.definition import Claim, Study
 from headstart.studies.graph import Cell
 from headstart.studies.grid import System
+from headstart.studies.judge.evidence import Evidence, Finding
 from headstart.studies.judge.pairing import Resamples, pair
 from headstart.studies.judge.power import Spread, power, seeds_needed, smallest_difference
 from headstart.studies.judge.results import CellScore, MissingCell, Results
-from headstart.studies.judge.verdicts import Finding, Verdict, decided, judge
+from headstart.studies.judge.verdicts import Verdict, decided, judge
 
 CLAIM = Claim(statement="the first is better", contrast="one > other")
 
@@ -54,8 +55,8 @@ def judged(simulation: Simulation, study: int, claims: int, samples: int) -> lis
         resamples.of([*first.values(), *second.values()])
         paired = pair([first], [second], resamples)
         assert paired is not None
-        comparisons.append(Finding.of(compare([paired])))
-    return decided([CLAIM] * claims, comparisons, [100.0] * claims, [0] * claims)
+        comparisons.append(Evidence(Finding.of(compare([paired])), 100.0))
+    return decided([CLAIM] * claims, comparisons)
 
 
 NO_DIFFERENCE = [
@@ -208,7 +209,7 @@ def test_verdicts_are_three_words():
         [0.02, 0.03, 0.01, 0.02, 0.04, 0.03, 0.02, 0.03], [-0.02, -0.03, -0.01, -0.02, -0.04, -0.03, -0.02, -0.03],
         [0.02, -0.03, 0.01, 0.02, -0.01, 0.03, -0.02, 0.0],
     ))  # fmt: skip
-    verdicts = decided([CLAIM] * 3, [clear, against, faint], [100.0] * 3, [0, 0, 2])
+    verdicts = decided([CLAIM] * 3, [Evidence(clear, 100.0), Evidence(against, 100.0), Evidence(faint, 100.0, 2)])
     assert [verdict.word for verdict in verdicts] == ["confirmed", "refuted", "undecided"]
     assert "is confirmed: one > other by +2.5 (" in verdicts[0].sentence()
     assert "more seed" in verdicts[2].sentence() and "(power < 0.8 at 200 seeds)" in verdicts[2].sentence()
@@ -217,12 +218,12 @@ def test_verdicts_are_three_words():
 
 
 def test_a_claim_without_cells_is_undecided():
-    (verdict,) = decided([CLAIM], [None], [100.0], [4])
+    (verdict,) = decided([CLAIM], [Evidence(None, 100.0, 4)])
     assert verdict.word == "undecided" and "no finished cells" in verdict.sentence()
 
 
 def test_too_few_seeds_say_so_and_how_many_are_needed():
-    (verdict,) = decided([CLAIM], [Finding.of(compare([paired([0.02, 0.03, 0.01])]))], [100.0], [0])
+    (verdict,) = decided([CLAIM], [Evidence(Finding.of(compare([paired([0.02, 0.03, 0.01])])), 100.0)])
     assert verdict.word == "undecided" and verdict.needed == 5
     assert "about 2 more seeds would decide it" in verdict.sentence()
     assert "3 paired runs can never reach p ≤ 0.05" in verdict.sentence()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headstart.core import artifact, config
+from headstart.core import artifact, config, file_hashes
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.studies.graph import Graph, Node, cell_dir, is_finished
 from headstart.studies.judge.results import lost
@@ -117,7 +117,7 @@ def test_rows_changed_during_the_run_are_not_published_under_the_old_address(tmp
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(rows, encoding="utf-8")
         data[name] = str(tmp_path / f"{name}.csv")
-    reads = {name: artifact.sha256(tmp_path / f"{name}.csv")[:16] for name in ("train", "test")}
+    reads = {name: file_hashes.sha256(tmp_path / f"{name}.csv")[:16] for name in ("train", "test")}
     recipe = {"baseline": "majority", "task": {"kind": "classify", "text": ["text"], "label": "label"}, "data": data}
     node = Node("baseline", recipe, (), reads, "baseline-1")
     (tmp_path / "test.csv").write_text(rows + "another,1\n", encoding="utf-8")

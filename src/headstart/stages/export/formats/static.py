@@ -15,7 +15,7 @@ from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
 from headstart.stages.export.format import FOLDER, ExportedNetwork, ExportFormat, Opened
 from headstart.stages.export.source import Source
-from headstart.stages.finetune.token_batches import batch_tokens, run_in_token_batches
+from headstart.stages.runs.token_batches import batch_tokens, run_in_token_batches
 from headstart.tasks.embed import Embed
 from headstart.tasks.sentence_vectors import STATIC
 

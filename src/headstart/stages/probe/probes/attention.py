@@ -1,4 +1,4 @@
-"""Attention: what each head looks at, and which relations of grammar heads find."""
+"""Attention: what each head looks at, which relations of grammar heads find, and what the loss is without a head."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from headstart.stages.probe.attention_maps import (
     over_words,
     tokenize_words,
 )
+from headstart.stages.probe.head_costs import HeadCosts, head_costs, reason_against_costs
+from headstart.stages.probe.head_report import by_head, cost_numbers, cost_rows, cost_score, cost_section, matrix
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file, percent, sample
 from headstart.stages.probe.treebank import Tree, read_lines, read_trees
@@ -66,6 +68,8 @@ class _Found:
     drawn: list[tuple[list[str], Maps]]
     """Sentences to draw, each with its maps over words."""
     sentences: int
+    costs: HeadCosts | str
+    """What switching off each head costs, or the reason why it cannot be measured."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class RelationScore:
 
 
 class Attention(Probe):
-    """Describe every attention head, and score heads as finders of grammatical relations against fixed offsets.
+    """Describe every attention head, score heads as finders of relations against fixed offsets, and switch them off.
 
     Reads a treebank, by default English UD: the columns `tokens`, `heads` (1 is the first token, 0 the root) and
     `relations`. With `--text`, a table with these columns replaces it; the lines of a text file are sentences to draw.
@@ -101,7 +105,7 @@ class Attention(Probe):
         if path is None and not lines:
             return f"there is no {_TREEBANK} in the data folder; set HEADSTART_DATA to it, or pass sentences as --text"
         trees = [Tree(words, [], []) for words in lines] if path is None else read_trees(path)
-        limit = self.settings.limit or _SENTENCES
+        limit = self.row_count(_SENTENCES, fewest=50)
         self.trees = [trees[i] for i in sample(len(trees), limit, self.settings.seed, "attention sentences")]
         self.source = str(own if path is None or is_table else _TREEBANK)
         fitting = (tree.words for tree in trees if _DRAWN_WORDS[0] <= len(tree.words) <= _DRAWN_WORDS[1])
@@ -128,7 +132,8 @@ class Attention(Probe):
             for name, edges in sorted(found.items(), key=lambda item: -len(item[1]))
             if len(edges) >= _FEWEST_EDGES
         }
-        return _Found(np.mean(measures, axis=0), relations, self._draw(network), len(usable))
+        costs = reason_against_costs(network) or head_costs(network, [s for _, s in usable], self.settings.seed)
+        return _Found(np.mean(measures, axis=0), relations, self._draw(network), len(usable), costs)
 
     def _draw(self, network: ProbedNetwork) -> list[tuple[list[str], Maps]]:
         drawn = [(words, tokenize_words(network, words)) for words in self.drawn]
@@ -143,18 +148,26 @@ class Attention(Probe):
             for each in measured
         }
         scores = [_mean_score(each.model, *scored[each.model]) for each in measured if scored[each.model][0]]
+        known = {each.model: pair for each in measured if (pair := _costs(each)) is not None}
+        scores += [cost_score(model, *pair) for model, pair in known.items()]
         sections = [_warning(self.source)]
         for each in measured:
             trained, untrained = scored[each.model]
             if trained:
                 sections.append(_relation_section(each.model, trained, untrained))
-            sections += [_measure_section(each), _drawing_section(each, trained)]
+            sections.append(_measure_section(each))
+            if each.model in known:
+                sections.append(cost_section(each.model, *known[each.model], _relations_by_head(trained)))
+            else:
+                sections.append(ReportSection(Quoted(f"Heads of {each.model} switched off"), [_no_costs(each)]))
+            sections.append(_drawing_section(each, trained))
         numbers = {
             each.model: {
                 "sentences": each.trained.sentences,
                 "heads": _head_rows(each),
                 "relations": [asdict(score) for score in scored[each.model][0]],
                 "untrained_relations": [asdict(score) for score in scored[each.model][1]],
+                "switched_off": cost_numbers(*known[each.model]) if each.model in known else _no_costs(each),
             }
             for each in measured
         }
@@ -165,6 +178,7 @@ class Attention(Probe):
                 for model, pair in scored.items()
                 for score in pair[0]
             ],
+            "attention-costs": [{"model": model, **row} for model, pair in known.items() for row in cost_rows(*pair)],
         }
         tables = {name: rows for name, rows in tables.items() if rows}
         return ProbeReport(scores, sections, {"data": self.source, "models": numbers}, tables)
@@ -204,6 +218,23 @@ def _score(relation: str, edges: _Edges, heads: int, family: str) -> RelationSco
         float(offset_points.mean()),
         bootstrap_mean((points - offset_points).tolist()),
     )
+
+
+def _costs(each: Measured) -> tuple[HeadCosts, HeadCosts] | None:
+    """Return what heads cost, trained and untrained, or None if it was not measured."""
+    trained, untrained = each.trained.costs, each.untrained.costs
+    return None if isinstance(trained, str) or isinstance(untrained, str) else (trained, untrained)
+
+
+def _no_costs(each: Measured) -> str:
+    return f"Not measured: {each.trained.costs}."
+
+
+def _relations_by_head(scores: Sequence[RelationScore]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for score in scores:
+        found.setdefault(", ".join(score.head.split(", ")[:2]), []).append(score.relation)
+    return found
 
 
 def _commonest(offsets: npt.NDArray[np.int64]) -> int:
@@ -277,12 +308,8 @@ def _measure_section(each: Measured) -> ReportSection:
         column = HEAD_MEASURES.index(name)
         values, untrained = each.trained.measures[..., column], each.untrained.measures[..., column]
         scale = 1.0 if name == "entropy" else 100.0
-        tables.append(_matrix(
-            f"{title}{'' if scale == 1 else ' × 100'}; rows are layers, columns heads (untrained: "
-            f"{scale * untrained.mean():.1f} on average)",
-            [str(i + 1) for i in range(len(values))], [str(i + 1) for i in range(values.shape[1])], scale * values,
-            "layer", 1,
-        ))  # fmt: skip
+        caption = f"{title}{'' if scale == 1 else ' × 100'}; rows are layers, columns heads"
+        tables.append(by_head(f"{caption} (untrained: {scale * untrained.mean():.1f} on average)", scale * values))
     notes = [f"Means over the tokens of {each.trained.sentences:,} sentences."]
     return ReportSection(Quoted(f"What heads of {each.model} look at"), notes, (), tables)
 
@@ -307,18 +334,9 @@ def _drawing_section(each: Measured, scores: Sequence[RelationScore]) -> ReportS
         caption = (
             f"layer {layer + 1}, head {head + 1} ({why}): attention × 100 from the word of a row to that of a column"
         )
-        tables.append(_matrix(Quoted(caption), words, words, 100 * maps[layer, head], "from", 0))
+        tables.append(matrix(Quoted(caption), words, words, 100 * maps[layer, head], "from", 0))
     notes = ["Lines run from a word (left) to the words that it attends to (right). Special tokens are left out."]
     return ReportSection(Quoted(f"Heads of {each.model} over a sentence"), notes, figures, tables)
-
-
-def _matrix(
-    caption: str, rows: Sequence[str], columns: Sequence[str], values: Maps, corner: str, decimals: int
-) -> ReportTable:
-    most = float(values.max()) or 1.0
-    body = [[Quoted(name), *(f"{v:.{decimals}f}" for v in row)] for name, row in zip(rows, values, strict=True)]
-    shades = [[round(9 * max(0.0, v) / most) for v in row] for row in values.tolist()]
-    return ReportTable(caption, [corner, *map(Quoted, columns)], body, [False, *[True] * len(columns)], shades)
 
 
 def _head_rows(each: Measured) -> list[dict[str, Any]]:

@@ -17,7 +17,10 @@ from headstart.core.pages.svg import Marker
 from headstart.evaluation.intervals import Estimate, bootstrap_mean, wilson
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.generate import BLANK
+from headstart.stages.probe import fact_frequency
 from headstart.stages.probe.blanks import Blank, answered_blank, find_blanks, predictions_by_layer, token_text
+from headstart.stages.probe.corpus_counts import CorpusCounter
+from headstart.stages.probe.fact_frequency import CountedFact
 from headstart.stages.probe.last_words import chance_of_a_word, predicts_last_words
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import (
@@ -44,6 +47,7 @@ class _Fact:
     relation: str
     pattern: str
     text: str
+    subject: str
     answer: str
 
 
@@ -70,6 +74,8 @@ class _Found:
     blanks: list[_Filled]
     facts: list[_Recalled]
     last_words: list[float]
+    folder: Path
+    """That of the checkpoint, which records the training corpus."""
 
 
 class Cloze(Probe):
@@ -96,12 +102,14 @@ class Cloze(Probe):
         facts, passages = data_file(_FACTS), data_file(_LAMBADA)
         if facts is None and passages is None:
             return f"there is no {_FACTS} in the data folder; set HEADSTART_DATA to it, or pass blanks as --text"
-        seed, limit = self.settings.seed, self.settings.limit
+        seed = self.settings.seed
         if facts is not None:
-            self._read_facts(facts, limit or _FACTS_PER_RELATION)
+            self._read_facts(facts, self.row_count(_FACTS_PER_RELATION, fewest=4))
+        self._counter = CorpusCounter([(fact.subject, fact.answer) for fact in self.facts])
         if passages is not None:
             rows = [row["text"] for row in read_columns(passages, ("text",))]
-            self.passages = [rows[i] for i in sample(len(rows), limit or _PASSAGES, seed, "cloze passages")]
+            selected = sample(len(rows), self.row_count(_PASSAGES, fewest=50), seed, "cloze passages")
+            self.passages = [rows[i] for i in selected]
         first = {fact.relation: fact.text for fact in reversed(self.facts)}
         self.source, self.texts = _FACTS, list(reversed(first.values()))[:_MOST_SHOWN]
         return None
@@ -109,7 +117,7 @@ class Cloze(Probe):
     def measure(self, network: ProbedNetwork) -> _Found:
         """Fill the blanks, rank the answers and predict the last words."""
         last_words = predicts_last_words(network, self.passages) if network.family == "decoder" else []
-        return _Found(self._fill(network), self._recall(network), last_words)
+        return _Found(self._fill(network), self._recall(network), last_words, network.folder)
 
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the filled blanks side by side, and the figures of facts and passages."""
@@ -119,7 +127,7 @@ class Cloze(Probe):
         recalled = [each for each in measured if each.trained.facts]
         reading = [each for each in measured if each.trained.last_words]
         if recalled:
-            sections += [self._fact_section(recalled), _layer_section(recalled)]
+            sections += [self._fact_section(recalled), self._frequencies(recalled), _layer_section(recalled)]
         if reading:
             sections.append(self._passage_section(reading))
         tables = {
@@ -172,7 +180,8 @@ class Cloze(Probe):
         groups: dict[str, list[_Fact]] = {}
         for row in read_columns(path, ("relation", "pattern", "subject", "object")):
             text = row["pattern"].replace("[Y]", BLANK).replace("[X]", row["subject"])
-            groups.setdefault(row["relation"], []).append(_Fact(row["relation"], row["pattern"], text, row["object"]))
+            fact = _Fact(row["relation"], row["pattern"], text, row["subject"], row["object"])
+            groups.setdefault(fact.relation, []).append(fact)
         for relation, facts in groups.items():
             self.most_frequent[relation] = Counter(fact.answer for fact in facts).most_common(1)[0][0]
             selected = sample(len(facts), limit, self.settings.seed, f"cloze facts {relation}")
@@ -207,6 +216,19 @@ class Cloze(Probe):
                 ranks[i].append(1 + count)
                 probabilities[i] = value
         return [_Recalled(blanks[i][0], ranks[i], probabilities[i]) for i in range(len(blanks))]
+
+    def _counted(self, each: Measured) -> list[CountedFact]:
+        """Return the facts of a model with their counts; none if its corpus is not known."""
+        counts = self._counter.of(each.trained.folder) if each.trained.facts else ""
+        if isinstance(counts, str):
+            return []
+        pairs = zip(each.trained.facts, each.untrained.facts, strict=True)
+        ranked = [(self.facts[known.fact], known.ranks[-1], untrained.ranks[-1]) for known, untrained in pairs]
+        return [CountedFact.of(counts, fact.subject, fact.answer, *ranks) for fact, *ranks in ranked]
+
+    def _frequencies(self, measured: Sequence[Measured]) -> ReportSection:
+        counted = [(each.model, self._counter.of(each.trained.folder), self._counted(each)) for each in measured]
+        return fact_frequency.section(counted)
 
     def _majority(self, each: Measured) -> Estimate:
         """Return the score of always answering with the most frequent answer of the relation."""
@@ -277,14 +299,16 @@ class Cloze(Probe):
         return ReportSection("LAMBADA", notes, (), [ReportTable("Last words", header, rows, [False, *[True] * 4])])
 
     def _fact_rows(self, measured: Sequence[Measured]) -> list[dict[str, Any]]:
-        return [
-            {
-                "model": each.model, **asdict(self.facts[recalled.fact]), "rank": recalled.ranks[-1],
-                "probability": recalled.probability, "rank_by_layer": recalled.ranks,
-            }
-            for each in measured
-            for recalled in each.trained.facts
-        ]  # fmt: skip
+        rows = []
+        for each in measured:
+            counted: Sequence[CountedFact | None] = self._counted(each) or [None] * len(each.trained.facts)
+            for recalled, counts in zip(each.trained.facts, counted, strict=True):
+                rows.append({
+                    "model": each.model, **asdict(self.facts[recalled.fact]), "rank": recalled.ranks[-1],
+                    "probability": recalled.probability, "rank_by_layer": recalled.ranks,
+                    **fact_frequency.columns(counts),
+                })  # fmt: skip
+        return rows
 
     def _numbers(self, measured: Sequence[Measured]) -> dict[str, Any]:
         models = {}
@@ -301,6 +325,7 @@ class Cloze(Probe):
                     "untrained_first": asdict(_first(each.untrained.facts)),
                     "most_frequent_answer": asdict(self._majority(each)),
                     "first_by_layer": [asdict(estimate) for estimate in _by_layer(each.trained.facts)],
+                    "by_frequency": fact_frequency.numbers(counted) if (counted := self._counted(each)) else None,
                 }  # fmt: skip
             if each.trained.last_words:
                 numbers["lambada"] = {

@@ -75,6 +75,8 @@ class Forgetting(Probe):
         classes = {name: registry.resolve("probes", name) for name in registry.names("probes")}
         # Attributions describe single predictions, and have no figure of what a network knows.
         probes: dict[str, Probe] = {name: each(settings) for name, each in classes.items() if each.over_run}
+        for probe in probes.values():
+            probe.share = self.share
         self._probes = {name: probe for name, probe in probes.items() if probe.prepare() is None}
         self._first: ProbedCheckpoint | None = None
         return None if self._probes else "no other probe has data; set HEADSTART_DATA to the data folder"

@@ -92,7 +92,7 @@ class Layers(Probe):
 
     def prepare(self) -> str | None:
         """Read the words and their labels."""
-        limit, seed = self.settings.limit or _SENTENCES, self.settings.seed
+        limit, seed = self.row_count(_SENTENCES, fewest=120), self.settings.seed
         self.texts: list[LabeledText] = []
         if self.settings.text is not None:
             self.texts.append(read_treebank(Path(self.settings.text), self.settings.text, limit, seed))

@@ -88,7 +88,7 @@ class MinimalPairs(Probe):
         for row in rows:
             pair = Pair(**{name: str(value) for name, value in row.items() if value is not None})
             by_paradigm.setdefault(pair.uid, []).append(pair)
-        limit = self.settings.limit or _DEFAULT_LIMIT
+        limit = self.row_count(_DEFAULT_LIMIT, fewest=4)
         self.source, self.total = str(path if self.settings.text else _BLIMP), len(rows)
         self.pairs = [
             pairs[i]

@@ -139,15 +139,14 @@ class Neighbours(Probe):
         self.queries = marked or [query for query in map(marked_word, _DEFAULT_QUERIES) if query is not None]
         searched = list(dict.fromkeys(query.word for query in self.queries))
         random, more = select_sentences(
-            everything, searched, _SENTENCES_PER_WORD, self.settings.limit or _SENTENCES, self.settings.seed
+            everything, searched, _SENTENCES_PER_WORD, self.row_count(_SENTENCES, fewest=150), self.settings.seed
         )
         self.random = len(random)
         self.sentences = [everything[i] for i in (*random, *more)]
         self.words = list(dict.fromkeys([*searched, *frequent_words(everything, _CANDIDATE_WORDS)]))
         senses = data_file(_SENSES) if self.settings.text is None else None
-        self.pairs = (
-            [] if senses is None else read_sense_pairs(senses, self.settings.limit or _SENSE_PAIRS, self.settings.seed)
-        )
+        count = self.row_count(_SENSE_PAIRS, fewest=200)
+        self.pairs = [] if senses is None else read_sense_pairs(senses, count, self.settings.seed)
         self.glove = glove_words(self.words, searched, _NEAREST_WORDS)
         return None
 

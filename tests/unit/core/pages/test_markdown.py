@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.core.markdown import code, escape, markdown_table
+from headstart.core.pages.markdown import code, escape, markdown_table
 
 
 def test_a_table_with_aligned_numbers():

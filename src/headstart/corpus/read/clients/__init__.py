@@ -1,0 +1,1 @@
+"""Clients of stores: each lists objects and reads them in ranges."""
