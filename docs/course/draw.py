@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from headstart.core.pages import picture_style
-from headstart.core.pages.svg import Attribute, AxisScale, coordinates, element
+from headstart.core.pages.svg import Attribute, AxisScale, coordinates, element, picture_style
 
 WIDTH, HEIGHT = 240.0, 140.0
 LEFT, RIGHT, TOP, BOTTOM = 10.0, WIDTH - 10, 32.0, HEIGHT - 24

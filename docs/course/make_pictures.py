@@ -103,7 +103,7 @@ def objectives() -> Iterator[Drawing]:
         "permuted-lm",
         "permuted LM (XLNet)",
         read_and_predict(
-            WORDS, ".....", ["4th", "1st", "5th", "2nd", "3rd"], "#####", "every token, in a random order"
+            WORDS, ".....", ["4th", "1st", "5th", "2nd", "3rd"], "#####", "some tokens, in a random order"
         ),
     )
     yield "sentence-order", "next sentence, sentence order", [

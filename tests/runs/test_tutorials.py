@@ -22,7 +22,7 @@ PACKAGES = {
     "plugin": ("hatchling",),
 }
 """What a tutorial needs beside Headstart itself."""
-OPTIONAL = {"effect", "failed seeds", "state"}
+OPTIONAL = {"effect", "failed seeds", "sd", "state"}
 """Columns of a study's table that appear only where they have something to say."""
 LONGEST = ("to-a-cluster", "your-domain", "compare-objectives")
 """Tutorials that take a minute each also with tiny budgets; other tests run their commands."""

@@ -109,8 +109,8 @@ for name, loss in mean.items():
 # %% [markdown]
 # **Verdict.** The claim is confirmed for this book: with both neighbors, a hidden word is a choice among fewer words
 # than with the left one alone. `masked_lm` uses this, and `causal_lm` cannot. In return, a decoder learns from every
-# token, an encoder from 15 % of them. Which of the two is better to *fine-tune* at equal compute, our study did not
-# decide (docs/results/objectives.md).
+# token, an encoder from 15 % of them. docs/results/claims.md says which of the two is better to *fine-tune* at equal
+# compute.
 #
 # To see it with networks, train the quickstart's encoder with a decoder's mask, and compare the losses:
 # `headstart pretrain recipes/quickstart/pretrain.yaml objective.attention=left output=runs/left`

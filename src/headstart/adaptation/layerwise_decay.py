@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class LayerwiseDecay(BaseAdaptation):
     """Layer-wise learning rate decay: fine-tune all parameters, lower layers with lower learning rates."""
 
-    paper: ClassVar[str] = "Clark et al. 2020, ELECTRA, appendix A.2; Howard & Ruder 2018, ULMFiT; Zhang et al. 2021"
+    paper: ClassVar[str] = "Clark et al. 2020, ELECTRA, appendix B; Howard & Ruder 2018, ULMFiT; Zhang et al. 2021"
 
     class Config(LayerSettings):
         """The decay of the learning rate."""

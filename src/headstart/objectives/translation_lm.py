@@ -22,7 +22,7 @@ class TranslationLM(MaskedLM):
     not start again in B, and there is no embedding of the language.
     """
 
-    paper: ClassVar[str] = "Conneau & Lample 2019, XLM, section 3.3"
+    paper: ClassVar[str] = "Conneau & Lample 2019, XLM, section 3.4"
 
     class Config(Section):
         """The fraction of tokens to predict, in both languages together."""

@@ -27,7 +27,7 @@ def all_texts(values: Sequence[Any]) -> bool:
 class Seq2Seq(WritingTask):
     """Text generation from a source text: summarization, translation, data-to-text."""
 
-    paper: ClassVar[str] = "Lewis et al. 2020, BART, section 4.3; Raffel et al. 2020, T5"
+    paper: ClassVar[str] = "Lewis et al. 2020, BART, section 3.3; Raffel et al. 2020, T5"
     families: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
 
     class Config(WritingSettings):

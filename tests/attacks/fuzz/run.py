@@ -116,9 +116,9 @@ def _page(corpus: Path) -> str:
     rows = [f"| {name} | {hours.get(name, 0):.2f} | {found[name]} |" for name in TARGETS]
     return f"""# Fuzzing
 
-**Question.** Does any input make a parser fail with something else than a sentence?
+**Question.** Does any input make a parser fail with anything other than a sentence?
 
-**Answer.** In {sum(hours.values()):.1f} hours of Atheris over {len(TARGETS)} parsers, {sum(found.values())} inputs did. All are mended, and the inputs are tests.
+**Answer.** In {sum(hours.values()):.1f} hours of Atheris over {len(TARGETS)} parsers, {sum(found.values())} inputs did. All are fixed, and the inputs are tests.
 
 ```bash
 python tests/attacks/fuzz/run.py --minutes 60                      # fuzz; continues with the inputs of the last run
