@@ -65,7 +65,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = {
         "title": "Chapters",
         "output": "corpus",
-        "sources": [{"name": "kjv", "files": [str(folder / "[ab].jsonl*")], "licence": "public domain"}],
+        "sources": [{"name": "kjv", "files": [str(folder / "[ab].jsonl*")], "license": "public domain"}],
         "reading": {"part_mb": 0.1},
         "clean": {"language": {"keep": ["en"]}},
         "contamination": {"sets": [{"name": "quiz", "files": str(folder / "eval.jsonl")}]},

@@ -41,6 +41,19 @@ FINETUNE: dict[str, Any] = {
     "compare_with": ["majority"],
     "training": {"budget": "1 steps", "batch_size": 4, "max_length": 16, "eval_count": 1},
 }
+MULTITASK: dict[str, Any] = {
+    "output": "out",
+    "model": "model",
+    "tasks": {name: {"task": FINETUNE["task"], "data": FINETUNE["data"]} for name in ("verses", "lines")},
+    "adaptation": "full",
+}
+STUDY: dict[str, Any] = {
+    "question": "Is the network better than chance?",
+    "output": "out",
+    "base": {"finetune": {key: FINETUNE[key] for key in ("model", "task", "data", "adaptation", "training")}},
+    "baselines": ["majority"],
+    "reference": "majority",
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
     files = {
         "pretrain.yaml": yaml.safe_dump(PRETRAIN),
         "finetune.yaml": yaml.safe_dump(FINETUNE),
+        "multitask.yaml": yaml.safe_dump(MULTITASK),
+        "study.yaml": yaml.safe_dump(STUDY),
         "no-objective.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "objective"}),
         "no-corpus.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "corpus"}),
         "broken.yaml": "seed: [0\noutput: x\n",

@@ -53,7 +53,7 @@ class FeatureExtraction(BaseAdaptation):
             ge=1,
             description="number of layers, counted from the top; default: 4 for concat, else all, with the embeddings",
         )
-        normalise: bool | None = Field(
+        normalize: bool | None = Field(
             None, description="apply layer normalization to each layer first, as ELMo may; default: for concat only"
         )
         pooling: Literal["own", "mean"] = Field(
@@ -86,8 +86,8 @@ class FeatureExtraction(BaseAdaptation):
                 raise ValueError(
                     f"layer is {self.layer}, which is one layer alone, but {other}. Remove one of the two settings."
                 )
-            if self.layers == "top" and self.layer is None and (self.last is not None or self.normalise):
-                setting = "normalise is true" if self.last is None else f"last is {self.last}"
+            if self.layers == "top" and self.layer is None and (self.last is not None or self.normalize):
+                setting = "normalize is true" if self.last is None else f"last is {self.last}"
                 raise ValueError(
                     f"{setting}, but layers is 'top', which reads one layer unchanged. Set layers to mean, concat or "
                     "mix, or remove the setting."
@@ -115,7 +115,7 @@ class FeatureExtraction(BaseAdaptation):
         freeze_body(model, source.new_parameters())
         body: Any = model.base_model
         mixture, settings = getattr(body, "mix", None), self.config
-        is_plain = settings.layer is None and settings.last is None and not settings.normalise
+        is_plain = settings.layer is None and settings.last is None and not settings.normalize
         uses_own_mix = settings.layers in ("top", "mix") and is_plain
         top: torch.nn.Module
         if mixture is not None and uses_own_mix:
@@ -179,7 +179,7 @@ class FeatureExtraction(BaseAdaptation):
                     allowed=f"0 (the embeddings) to {states - 1}",
                     do="Lower adaptation.layer",
                 )
-            return LayerSelection(states - settings.layer, False, bool(settings.normalise), pool, only=True)
+            return LayerSelection(states - settings.layer, False, bool(settings.normalize), pool, only=True)
         if settings.layers == "top":
             return LayerSelection(pool=pool)
         last = settings.last or (min(_CONCATENATED, states - 1) if settings.layers == "concat" else states)
@@ -191,5 +191,5 @@ class FeatureExtraction(BaseAdaptation):
                 do="Lower adaptation.last",
             )
         # Hidden states grow from layer to layer; concatenated, the largest would dominate the others.
-        normalise = settings.layers == "concat" if settings.normalise is None else settings.normalise
-        return LayerSelection(last, settings.layers == "mean", normalise, pool)
+        normalize = settings.layers == "concat" if settings.normalize is None else settings.normalize
+        return LayerSelection(last, settings.layers == "mean", normalize, pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import ModelOutput
 
+from headstart.core import renames
 from headstart.core.layer_mix import mix_layers
 
 
@@ -21,12 +23,17 @@ class LayerSelection:
     """Number of layers, counted from the top; 0 is the network's output."""
     mean: bool = False
     """Average the layers instead of concatenating them."""
-    normalise: bool = False
+    normalize: bool = False
     """Scale each layer's states to mean 0 and variance 1 first."""
     pool: bool = False
     """Replace the first position, which BERT-like heads read, by the mean of the text's positions."""
     only: bool = False
     """Read the lowest of the layers alone."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LayerSelection:
+        """Return the selection that a network's config describes; a field may have its former name."""
+        return cls(**renames.upgrade({"adaptation": values})["adaptation"])
 
     def __call__(self, output: ModelOutput) -> torch.Tensor:
         """Return states of shape (rows, positions, width × layers), the lowest layer first, or their mean."""
@@ -35,7 +42,7 @@ class LayerSelection:
         # An encoder-decoder's head reads the decoder.
         every: Any = output.get("hidden_states") or output["decoder_hidden_states"]
         selected = every[-self.last :][: 1 if self.only else None]
-        layers = [F.layer_norm(s, s.shape[-1:]) if self.normalise else s for s in selected]
+        layers = [F.layer_norm(s, s.shape[-1:]) if self.normalize else s for s in selected]
         return torch.stack(layers).mean(0) if self.mean else torch.cat(layers, dim=-1)
 
     def pool_first(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

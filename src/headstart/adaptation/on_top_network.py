@@ -47,7 +47,7 @@ class OnTopModel(PreTrainedModel):
     ) -> None:
         """Build the plain network and the module, or take the given ones, and hook the module in after the body."""
         super().__init__(config)
-        self.selection = LayerSelection(**(config.reads or {}))
+        self.selection = LayerSelection.from_dict(config.reads or {})
         self.network: PreTrainedModel = network or getattr(transformers, self.auto_class).from_config(config.plain())
         width = getattr(self.network.config, "hidden_size", 0)
         self.top = top or build_top(config.top, self.selection.last, width, config.hidden)

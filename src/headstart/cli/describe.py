@@ -74,14 +74,15 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a recipe. Editors use it for completion and validation."""
     from headstart import verbs
-    from headstart.core import config, registry
+    from headstart.core import registry
+    from headstart.core.recipes.schema import schema as schema_of
 
     known = verbs.by_verb()
     if verb not in known:
         raise RecipeError(
             f"there is no recipe for {verb!r}{registry.suggest(verb, known)}", allowed=f"Known: {', '.join(known)}"
         )
-    typer.echo(json.dumps(config.schema(known[verb]), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(schema_of(known[verb]), indent=2, ensure_ascii=False))
 
 
 def doctor(

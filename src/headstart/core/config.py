@@ -192,7 +192,7 @@ def _validate(model: type[RecipeT], raw: Mapping[str, Any]) -> tuple[RecipeT | N
     """Return the recipe, or None and every problem."""
     problems: list[str] = []
     raw = dict(raw)
-    for name, field, group in _registry_fields(model):
+    for name, field, group in registry_fields(model):
         if name in raw:
             raw[name] = resolve_section(group, name, raw[name], problems)
         elif field.is_required():
@@ -309,39 +309,8 @@ def fingerprint(value: Any, length: int = 16) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:length]
 
 
-def schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a recipe, including every registered section, for completion in editors."""
-    document = model.model_json_schema()
-    for name, _, group in _registry_fields(model):
-        document["properties"][name] = section_schema(group)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
-
-
-def section_schema(group: str) -> dict[str, Any]:
-    """Return the JSON Schema of a section that names a registered class."""
-    names = registry.names(group)
-    return {"oneOf": [{"enum": names}, *(_section_schema(group, entry) for entry in names)]}
-
-
-def _section_schema(group: str, name: str, weighted: bool = False) -> dict[str, Any]:
-    config: type[Section] = registry.resolve(group, name).Config
-    section = (_weighted(config) if weighted else config).model_json_schema()
-    section["properties"][registry.SELECTOR[group]] = {"const": name}
-    section["required"] = sorted({*section.get("required", []), registry.SELECTOR[group]})
-    definitions = section.pop("$defs", {})
-    inlined: dict[str, Any] = _inline(section, definitions)
-    return inlined
-
-
-def _inline(node: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(node, dict):
-        if "$ref" in node:
-            return _inline(definitions[node["$ref"].rpartition("/")[2]], definitions)
-        return {key: _inline(value, definitions) for key, value in node.items()}
-    return [_inline(item, definitions) for item in node] if isinstance(node, list) else node
-
-
-def _registry_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
+def registry_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, str]]:
+    """Yield the fields of a recipe that name a registered class: name, field and group of the registry."""
     for name, field in model.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, RegistryField):
@@ -365,7 +334,7 @@ def resolve_section(group: str, name: str, value: Any, problems: list[str], weig
         return None
     try:
         config: type[Section] = registry.resolve(group, value[selector]).Config
-        config = _weighted(config) if weighted else config
+        config = with_weight(config) if weighted else config
         return config.model_validate(value)
     except RecipeError as error:
         problems.append(f"{name}.{selector}: {error}")
@@ -387,15 +356,8 @@ def resolve_sections(group: str, name: str, values: Sequence[Any], exclude: Sequ
     return sections
 
 
-def weighted_section_schema(group: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON Schema of one section in a list of weighted sections."""
-    configs = {name: registry.resolve(group, name).Config for name in registry.names(group) if name not in exclude}
-    names = [name for name, config in configs.items() if "weight" not in config.model_fields]
-    return {"oneOf": [{"enum": names}, *(_section_schema(group, name, weighted=True) for name in names)]}
-
-
 @lru_cache(maxsize=256)
-def _weighted(config: type[Section]) -> type[Section]:
+def with_weight(config: type[Section]) -> type[Section]:
     """Return a subclass of a section's `Config` that also has a `weight`."""
     if "weight" in config.model_fields:
         raise RecipeError(f"{config.__module__} already has a setting `weight`", do="Rename it")

@@ -136,7 +136,7 @@ TABLES: dict[str, dict[str, str]] = {
         "attribution": "headstart.stages.probe.probes.attribution:Attribution",
         "bias": "headstart.stages.probe.probes.bias:Bias",
         "forgetting": "headstart.stages.probe.probes.forgetting:Forgetting",
-        "neighbours": "headstart.stages.probe.probes.neighbours:Neighbours",
+        "neighbors": "headstart.stages.probe.probes.neighbors:Neighbors",
         "layers": "headstart.stages.probe.probes.layers:Layers",
     },
 }

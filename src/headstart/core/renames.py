@@ -8,7 +8,7 @@ that a run or a study's cell from before a rename is still found.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 KEYS = {
@@ -23,13 +23,26 @@ KEYS = {
     "claims.says": "claims.statement",
     "tuned": "overrides",
     "without": "exclude",
+    "sources.licence": "sources.license",
+    "objective.initialise": "objective.initialize",
+    "objective.objectives.initialise": "objective.objectives.initialize",
+    "task.normalise": "task.normalize",
+    "tasks.*.task.normalise": "tasks.*.task.normalize",
+    "adaptation.normalise": "adaptation.normalize",
+    "compare_with.normalise": "compare_with.normalize",
+    "overrides.adaptation.normalise": "overrides.adaptation.normalize",
 }
-"""Old key → new key, by their path in a recipe or a study."""
-ENTRIES = {"as_is": "zero_shot"}
+"""Old key → new key, by their path in a recipe or a study; the sections on the way have their current names.
+
+A path continues in each item of a list; `*` stands for every key of a section.
+"""
+_OWNERS = {"initialise": ("distillation",), "normalise": ("prompt_choice", "features")}
+"""Entries of the registry with a renamed key; an entry of a plugin may have a key of the old or the new name."""
+ENTRIES = {"as_is": "zero_shot", "neighbours": "neighbors"}
 """Old name → new name of an entry of the registry."""
 _LAST = {old.rpartition(".")[2]: new.rpartition(".")[2] for old, new in KEYS.items()} | ENTRIES
-_NAMED = (("adaptation", "name"),)
-"""Where a recipe names an entry that was renamed."""
+_NAMED = (("adaptation", "name"), ("", "probe"), ("", "probes"))
+"""Where a recipe names an entry that was renamed: section and key."""
 
 
 def new_name(word: str, known: Iterable[str]) -> str | None:
@@ -45,7 +58,9 @@ def upgrade(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def original(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a recipe with the keys from which its hash is computed."""
-    return _renamed(recipe, {new: old for old, new in KEYS.items()}, {new: old for old, new in ENTRIES.items()})
+    # In reverse, so that a section still has its current name when its keys are renamed.
+    keys = {new: old for old, new in reversed(KEYS.items())}
+    return _renamed(recipe, keys, {new: old for old, new in ENTRIES.items()})
 
 
 def _renamed(recipe: Mapping[str, Any], keys: Mapping[str, str], entries: Mapping[str, str]) -> dict[str, Any]:
@@ -53,21 +68,40 @@ def _renamed(recipe: Mapping[str, Any], keys: Mapping[str, str], entries: Mappin
     for old_key, new_key in keys.items():
         *path, old = old_key.split(".")
         new = new_key.rpartition(".")[2]
+        owners = _OWNERS.get(old) or _OWNERS.get(new)
         for section in _sections(renamed, path):
-            if old in section and new not in section:
+            if old in section and new not in section and _is_of(section, owners):
                 items = [(new if key == old else key, value) for key, value in section.items()]
                 section.clear()
                 section.update(items)
     for section_name, key in _NAMED:
-        for section in _sections(renamed, [section_name]):
-            if section.get(key) in entries:
-                section[key] = entries[section[key]]
+        for section in _sections(renamed, [section_name] if section_name else []):
+            if key in section:
+                section[key] = _renamed_entry(section[key], entries)
     return renamed
 
 
-def _sections(recipe: dict[str, Any], path: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the sections at a path: one, or each item of a list."""
-    node: Any = recipe
-    for part in path:
-        node = node.get(part) if isinstance(node, dict) else None
-    yield from (section for section in (node if isinstance(node, list) else [node]) if isinstance(section, dict))
+def _renamed_entry(value: Any, entries: Mapping[str, str]) -> Any:
+    """Return the new name of an entry, or of each of a list; any other value as it is."""
+    if isinstance(value, list):
+        return [_renamed_entry(item, entries) for item in value]
+    return entries.get(value, value) if isinstance(value, str) else value
+
+
+def _is_of(section: Mapping[str, Any], owners: tuple[str, ...] | None) -> bool:
+    """Return whether a section names one of some entries, or none, like a part of a section in a study."""
+    name = section.get("name", section.get("kind"))
+    return owners is None or name is None or name in owners
+
+
+def _sections(node: Any, path: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the sections at a path; see `KEYS`."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _sections(item, path)
+    elif isinstance(node, dict):
+        if not path:
+            yield node
+            return
+        for child in [*node.values()] if path[0] == "*" else [node.get(path[0])]:
+            yield from _sections(child, path[1:])

@@ -21,6 +21,9 @@ from headstart.evaluation.metrics import about
 READ_WHOLE_TEXTS = ("svm", "static", "glove", "glove_cosine", "overlap", "lead")
 """The baselines that read a text to its end, where a network reads at most `training.max_length` tokens."""
 
+UNTRAINED = ("glove_cosine",)
+"""The baselines that read neither training nor validation rows."""
+
 
 class NotApplicable(HeadstartError):
     """A baseline cannot predict such rows; the message is the reason, as a clause."""

@@ -37,7 +37,10 @@ class PairedScores:
     """Differences between two systems, one for each seed; positive where the first system is better."""
 
     group: str
-    """Names the training rows. Pairs of one group and seed are not independent, and count as one unit."""
+    """Names the training rows, or the test rows where neither side is trained.
+
+    Pairs of one group and seed are not independent, and count as one unit.
+    """
     differences: Mapping[int, float]
     resampled: Mapping[int, Floats]
     """Seed → the same difference on each resample of the test examples."""
@@ -59,7 +62,7 @@ class Comparison:
     units: int
     """Independent paired runs: the seeds, counted once for each set of training rows."""
     groups: int
-    """Sets of training rows."""
+    """Sets of training rows, or of test rows where neither side is trained."""
     examples_error: float
     """Standard error from the choice of test examples, which more seeds do not reduce."""
     residual: float

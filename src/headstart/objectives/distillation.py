@@ -68,7 +68,7 @@ class Distillation(MaskedLM):
         layers: list[int] | None = Field(
             None, description="the teacher layer for each student layer; default: evenly spaced"
         )
-        initialise: bool = Field(True, description="initialize from the teacher's mapped layers where shapes match")
+        initialize: bool = Field(True, description="initialize from the teacher's mapped layers where shapes match")
 
     config: Config
 
@@ -81,7 +81,7 @@ class Distillation(MaskedLM):
     def assemble(self, make: ModelMaker) -> torch.nn.Module:
         """Load the teacher and return the student, with a projection to the teacher's width if the widths differ.
 
-        With `initialise`, a new student is initialized from the teacher; a student loaded from a checkpoint is not.
+        With `initialize`, a new student is initialized from the teacher; a student loaded from a checkpoint is not.
         """
         from headstart.objectives.distillation_network import Student
 
@@ -96,7 +96,7 @@ class Distillation(MaskedLM):
                 allowed="`objective.cosine` compares hidden states of equal size",
                 do="Set `objective.cosine` to 0, or `objective.hidden` above 0, which learns a projection",
             )
-        if self.config.initialise and not student.name_or_path:
+        if self.config.initialize and not student.name_or_path:
             _initialize_from(student, teacher, self._pairs)
         return Student(student, teacher_width if not same_width and self.config.hidden else None)
 

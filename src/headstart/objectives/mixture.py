@@ -13,12 +13,13 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from headstart.core import registry
-from headstart.core.config import Section, resolve_sections, weighted_section_schema
+from headstart.core.config import Section, resolve_sections
 from headstart.core.contracts import ModelMaker, Objective
 from headstart.core.data import Batch, Rows, RowShape, Sample, Vocabulary
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import torch
 from headstart.core.randomness import generator
+from headstart.core.recipes.schema import weighted_section_schema
 from headstart.objectives.attention import additive_mask, attention_mask
 from headstart.objectives.base import BaseObjective, ObjectiveCollator
 

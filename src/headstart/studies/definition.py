@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headstart.core.config import Section, require_unique_names
+from headstart.core.config import Section, require_unique_names, set_dotted
 from headstart.studies.contrast import Contrast
 
 Settings = dict[str, Any]
@@ -197,12 +198,31 @@ class Study(Section):
                         f"the contrast {claim.contrast!r} names {part!r}; it may name: {', '.join(sorted(names))}."
                     )
         self._check_probes()
+        self._require_no_store()
         if self.looks != sorted({look for look in self.looks if 2 <= look < self.seeds}):
             raise ValueError(
                 f"looks is {self.looks}; write increasing numbers of seeds from 2 to {self.seeds - 1}, because the "
                 f"last test is after all {self.seeds} seeds."
             )
         return self
+
+    def _require_no_store(self) -> None:
+        """Check that no cell of fine-tuning has a checkpoint store, which a study does not use."""
+        sections: dict[str, Any] = {"base": self.base.model_dump()}
+        for axis, levels in self.axes.items():
+            for level, settings in levels.items():
+                tree: dict[str, Any] = {}
+                for key, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
+                    set_dotted(tree, key, copy.deepcopy(value))
+                sections[f"axes.{axis}.{level}"] = tree
+        for where, section in sections.items():
+            training = (section.get("finetune") or {}).get("training")
+            if isinstance(training, dict) and training.get("checkpoint_store") is not None:
+                raise ValueError(
+                    f"{where}.finetune.training.checkpoint_store is set, but the checkpoints of a study's cells are "
+                    "not uploaded. A study resumes from the finished cells in its output. Remove checkpoint_store, and "
+                    "keep the output on a disk that outlives the machine."
+                )
 
     def _check_probes(self) -> None:
         """Check that claims on probes name probes that run, and that there are labeled rows where they are needed."""

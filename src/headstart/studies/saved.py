@@ -5,6 +5,7 @@ Nothing here imports torch, so that a wrong file is refused at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from headstart.studies.definition import Base, Settings, Study
 from headstart.studies.graph import CELLS
 
 DEFINITION = "study.yaml"
+_PROBE = re.compile(r"(?<=\sprobe\.)\w+")
+"""The name of a probe in a contrast."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
@@ -27,8 +30,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
 
 def upgrade(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved study with the current keys: its own, those of its base recipes, and those that its axes set."""
+    """Return a saved study with the current keys: its own, those of its base recipes, and those that its axes set.
+
+    A probe that was renamed is renamed in the contrasts of claims too.
+    """
     study = renames.upgrade(raw)
+    for claim in study.get("claims", []):
+        claim["contrast"] = _PROBE.sub(lambda name: renames.ENTRIES.get(name[0], name[0]), claim["contrast"])
     base = study.get("base", {})
     study["base"] = base | {name: _upgrade_recipe(base[name]) for name in Base.model_fields if base.get(name)}
     study["axes"] = {

@@ -36,7 +36,7 @@ class PromptChoice(Prompted, MultipleChoice):
         shots: int = SHOTS
         between: str = BETWEEN
         blank: Blank | None = BLANK
-        normalise: Literal["tokens", "none"] = Field(
+        normalize: Literal["tokens", "none"] = Field(
             "tokens",
             description="tokens: compare the mean log-probability of the answers' tokens, as GPT-3 does; none: the "
             "sum, which favors short answers",
@@ -90,12 +90,12 @@ class PromptChoice(Prompted, MultipleChoice):
         return [dict(enumerate(softmax(scores))) for scores in self._log_probabilities(outputs, features)]
 
     def _log_probabilities(self, outputs: Sequence[Any], features: Sequence[Feature]) -> list[np.ndarray[Any, Any]]:
-        """Return for each question the log-probability of every answer, per token if `normalise` says so."""
+        """Return for each question the log-probability of every answer, per token if `normalize` says so."""
         rows: list[np.ndarray[Any, Any]] = []
         for pieces in by_example(outputs, features):
             scores = np.zeros(sum(len(feature["words"]) for _, feature in pieces))
             for output, feature in pieces:
-                lengths = [len(targets) if self.config.normalise == "tokens" else 1 for targets in feature["targets"]]
+                lengths = [len(targets) if self.config.normalize == "tokens" else 1 for targets in feature["targets"]]
                 scores[feature["words"]] = np.asarray(output)[: len(lengths)] / lengths
             rows.append(scores)
         return rows

@@ -57,7 +57,7 @@ def _recipe(ground: Ground, verb: str) -> dict[str, object]:
     if verb == "corpus":
         halves = _halves(ground)
         return {
-            "sources": [{"name": path.stem, "files": [str(path)], "licence": "public domain"} for path in halves],
+            "sources": [{"name": path.stem, "files": [str(path)], "license": "public domain"} for path in halves],
             "output": "set by the command", "tokenizer": {"vocab_size": 500}, "engine": {"workers": 1},
         }  # fmt: skip
     model = str(ground.reference("masked_lm").folder)

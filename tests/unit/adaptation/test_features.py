@@ -229,8 +229,8 @@ def test_hidden_needs_an_lstm():
 
 
 SELECTIONS = [
-    {"layers": "mean"}, {"layers": "mean", "last": 2, "normalise": True}, {"layers": "concat"},
-    {"layers": "concat", "last": 3, "normalise": False}, {"layers": "mix"}, {"layers": "mix", "last": 2},
+    {"layers": "mean"}, {"layers": "mean", "last": 2, "normalize": True}, {"layers": "concat"},
+    {"layers": "concat", "last": 3, "normalize": False}, {"layers": "mix"}, {"layers": "mix", "last": 2},
 ]  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_every_combination_of_layers_starts_as_their_mean(given, settings):
     with torch.no_grad():
         output = plain.base_model(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
         layers = output.hidden_states[-(settings.get("last") or (2 if settings["layers"] == "concat" else 3)) :]
-        if settings.get("normalise", settings["layers"] == "concat"):
+        if settings.get("normalize", settings["layers"] == "concat"):
             layers = [torch.nn.functional.layer_norm(states, states.shape[-1:]) for states in layers]
         expected = output_with_states(plain.base_model, type(output), torch.stack(list(layers)).mean(0))
         for _ in range(2):

@@ -54,7 +54,7 @@ def test_layers_are_read_levels_from_top(network):
     assert torch.equal(LayerSelection()(output), output.last_hidden_state)
     assert torch.equal(LayerSelection(2)(output), torch.cat(every[1:], dim=-1))
     torch.testing.assert_close(LayerSelection(3, mean=True)(output), torch.stack(every).mean(0))
-    scaled = LayerSelection(1, normalise=True)(output)
+    scaled = LayerSelection(1, normalize=True)(output)
     torch.testing.assert_close(scaled.mean(-1), torch.zeros(IDS.shape), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaled.var(-1, unbiased=False), torch.ones(IDS.shape), atol=1e-3, rtol=0)
 

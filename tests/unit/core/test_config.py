@@ -14,6 +14,7 @@ from pydantic import Field
 from headstart.core import config
 from headstart.core.config import Section
 from headstart.core.errors import RecipeError
+from headstart.core.recipes import schema as schemas
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.verbs import by_verb, verb_of
@@ -207,7 +208,7 @@ def test_problems_in_a_list_of_sections_name_their_key(section, message):
 
 
 def test_the_schema_contains_lists_of_sections():
-    sections = config.schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
+    sections = schemas.schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
     mixture = next(s for s in sections if s.get("properties", {}).get("name") == {"const": "mixture"})
     items = mixture["properties"]["objectives"]["items"]["oneOf"]
     assert "mixture" not in items[0]["enum"] and "masked_lm" in items[0]["enum"]
@@ -377,7 +378,7 @@ def test_fingerprints_depend_only_on_the_content():
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
 def test_the_schema_names_every_section_and_choice(verb):
     model = by_verb()[verb]
-    schema = config.schema(model)
+    schema = schemas.schema(model)
     json.dumps(schema)
     assert set(schema["properties"]) == set(model.model_fields)
     chosen = {"pretrain": ("objective", "name", "masked_lm"), "finetune": ("task", "kind", "classify")}[verb]
@@ -406,7 +407,7 @@ def examples() -> list[tuple[str, dict]]:
 @pytest.mark.parametrize(("verb", "raw"), examples())
 def test_the_schema_accepts_recipes_and_refuses_errors(verb, raw):
     """The complete check needs the jsonschema package; without it only the top level is compared."""
-    schema = config.schema(by_verb()[verb])
+    schema = schemas.schema(by_verb()[verb])
     try:
         import jsonschema
     except ImportError:

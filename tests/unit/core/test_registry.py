@@ -10,6 +10,7 @@ import pytest
 
 from headstart.core import config, registry
 from headstart.core.errors import RecipeError
+from headstart.core.recipes.schema import schema
 from headstart.stages.pretrain.recipe import PretrainRecipe
 
 PLUGIN = '''
@@ -124,7 +125,7 @@ def test_a_plugin_adds_a_name_that_recipes_can_use(plugin):
     assert registry.build("objectives", recipe.objective).config.width == 5
     with pytest.raises(RecipeError, match=r"objective\.widht is not a known key; did you mean 'width'"):
         config.fill(PretrainRecipe, raw | {"objective": {"name": "shuffle", "widht": 5}})
-    kinds = config.schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
+    kinds = schema(PretrainRecipe)["properties"]["objective"]["oneOf"]
     assert any(kind.get("properties", {}).get("width") for kind in kinds)
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from headstart.core import config, registry, renames
 from headstart.core.errors import RecipeError
+from headstart.corpus.read.sources import SourceConfig
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.pretrain.recipe import PretrainRecipe
-from headstart.studies.definition import Study
+from headstart.studies.definition import Claim, Study
 from headstart.studies.run.expand import build
 
 OLD = {
@@ -55,14 +56,32 @@ def section_of(annotation):
     return next(part for part in (annotation, *get_args(annotation)) if hasattr(part, "model_fields"))
 
 
+SECTIONS = {"": [Study, FinetuneRecipe], "claims": [Claim], "sources": [SourceConfig]} | {
+    name: [section_of(model.model_fields[name].annotation) for model in models]
+    for name, models in {
+        "data": [FinetuneRecipe], "training": [FinetuneRecipe, PretrainRecipe], "tokenizer": [PretrainRecipe],
+    }.items()
+}  # fmt: skip
+"""The classes that own the renamed keys, by the path of the section."""
+
+
+def owners(path: str, key: str):
+    """Return the classes whose key was renamed: those above, or the entries of the registry that have it."""
+    groups = {"objective": "objectives", "objectives": "objectives", "task": "tasks"}
+    group = groups.get(path.rpartition(".")[2], "adaptations")
+    if path in SECTIONS and group == "adaptations":
+        return SECTIONS[path]
+    entries = (registry.resolve(group, name).Config for name in registry.names(group))
+    return [entry for entry in entries if key in entry.model_fields]
+
+
 @pytest.mark.parametrize(("old", "new"), renames.KEYS.items())
 def test_an_old_key_is_refused_with_its_new_name(old, new):
-    *path, last = new.split(".")
-    known = {"claims": ["statement"], "": [*Study.model_fields, *FinetuneRecipe.model_fields]}
-    sections = {**FinetuneRecipe.model_fields, **PretrainRecipe.model_fields}
-    fields = known.get(".".join(path)) or section_of(sections[path[0]].annotation).model_fields
-    assert last in fields, "the new name is a key of that section"
-    assert registry.suggest(old.rpartition(".")[2], fields) == f"; it was renamed to {last!r}."
+    path, _, key = new.rpartition(".")
+    found = [owner for owner in owners(path, key) if key in owner.model_fields]
+    assert found, "the new name is a key of a section at that path"
+    for owner in found:
+        assert registry.suggest(old.rpartition(".")[2], owner.model_fields) == f"; it was renamed to {key!r}."
 
 
 def test_the_message_names_the_new_key():

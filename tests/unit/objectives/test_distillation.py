@@ -73,7 +73,7 @@ def test_attention_is_compared_before_the_softmax(kind, tiny_tokenizer):
 
 def test_the_attention_term_alone_moves_the_attention_of_the_student(teacher, batch, tiny_tokenizer):
     weights = {"soft": 0.0, "text": 0.0, "cosine": 0.0, "attention_maps": 1.0}
-    objective = Distillation(teacher=teacher("bert"), initialise=False, **weights)
+    objective = Distillation(teacher=teacher("bert"), initialize=False, **weights)
     student = objective.assemble(lambda auto: build(tiny_tokenizer, "bert", seed=3)).train()
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)
     losses = []
@@ -89,7 +89,7 @@ def test_the_attention_term_alone_moves_the_attention_of_the_student(teacher, ba
     ("deberta-v2", "tiny", "attention scores of a 'deberta-v2' network"), ("bert", "mini", "2 attention heads"),
 ])  # fmt: skip
 def test_attention_that_cannot_be_compared_is_refused(kind, size, message, teacher, tiny_tokenizer):
-    objective = Distillation(teacher=teacher(kind, size), initialise=False, cosine=0.0, attention_maps=1.0)
+    objective = Distillation(teacher=teacher(kind, size), initialize=False, cosine=0.0, attention_maps=1.0)
     with pytest.raises(RecipeError, match=message):
         objective.assemble(lambda auto: build(tiny_tokenizer, kind))
 
@@ -98,7 +98,7 @@ def test_attention_that_cannot_be_compared_is_refused(kind, size, message, teach
 def test_terms_equal_those_from_full_outputs(kind, teacher, batch, tiny_tokenizer):
     """Compare each term with the full outputs of both models at all positions."""
     folder = teacher(kind)
-    objective = Distillation(teacher=folder, initialise=False, hidden=1.0, attention_maps=1.0)
+    objective = Distillation(teacher=folder, initialize=False, hidden=1.0, attention_maps=1.0)
     student = objective.assemble(lambda auto: build(tiny_tokenizer, kind)).eval()
     with torch.no_grad():
         measured = objective.measure(student, batch)

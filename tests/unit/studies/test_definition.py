@@ -80,6 +80,14 @@ def test_an_adaptation_is_overridden_for_a_combination_of_levels():
         ({"baselines": [{"learning_rate": 1}]}, "has no name"),
         ({"baselines": [{"name": "svm", "C": 10}]}, "svm takes no settings"),
         ({"baselines": ["svm", "scratch", {"name": "scratch", "learning_rate": 1e-3}]}, "'scratch' occurs twice"),
+        (
+            {"base": {"finetune": {"training": {"checkpoint_store": "s3://b"}}}},
+            "base.finetune.training.checkpoint_store is set, but the checkpoints of a study's cells are not uploaded",
+        ),
+        (
+            {"axes": {"store": {"far": {"finetune.training.checkpoint_store": "s3://b"}}}, "compare": []},
+            "axes.store.far.finetune.training.checkpoint_store is set",
+        ),
         ({"baselines": ["majority"]}, "reference is 'svm'; it may name: base, full, lora, majority"),
     ],
 )

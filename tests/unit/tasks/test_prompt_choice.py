@@ -33,10 +33,10 @@ def decoder(tiny_tokenizer):
     return GPT2LMHeadModel(GPT2Config(vocab_size=len(tiny_tokenizer), **shape)).eval()
 
 
-@pytest.mark.parametrize("normalise", ["tokens", "none"])
-def test_answers_are_scored_as_continuations(tiny_tokenizer, decoder, normalise):
+@pytest.mark.parametrize("normalize", ["tokens", "none"])
+def test_answers_are_scored_as_continuations(tiny_tokenizer, decoder, normalize):
     """The scores are those of a plain forward pass over prompt and answer."""
-    task, spec = task_of(normalise=normalise), InputSpec(tiny_tokenizer, "decoder", 128)
+    task, spec = task_of(normalize=normalize), InputSpec(tiny_tokenizer, "decoder", 128)
     features = task.encode(ROWS, spec)
     outputs = run_model(decoder, task, features, spec)
     prefix = tiny_tokenizer("a")["input_ids"][:1]
@@ -51,7 +51,7 @@ def test_answers_are_scored_as_continuations(tiny_tokenizer, decoder, normalise)
             with torch.no_grad():
                 log_probs = decoder(torch.tensor([whole])).logits[0].log_softmax(-1)
             tokens = [log_probs[i - 1, whole[i]].item() for i in range(len(before), len(whole))]
-            expected.append(sum(tokens) / (len(tokens) if normalise == "tokens" else 1))
+            expected.append(sum(tokens) / (len(tokens) if normalize == "tokens" else 1))
         found = torch.tensor(list(scores.values()))
         torch.testing.assert_close(found, torch.tensor(expected).softmax(0).to(found), atol=1e-4, rtol=1e-3)
         assert task.decode(outputs, features, spec)[row] == int(torch.tensor(expected).argmax())

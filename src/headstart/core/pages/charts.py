@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headstart.core.pages import picture_style
 from headstart.core.pages.svg import (
     AxisScale,
     Label,
@@ -19,6 +18,7 @@ from headstart.core.pages.svg import (
     element,
     format_number,
     nudge,
+    picture_style,
     shorten,
     spans_decades,
     text_width,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -16,6 +18,12 @@ _LETTER_WIDTH = 0.6 * FONT_SIZE
 LABEL_GAP = FONT_SIZE + 2
 """Smallest distance between the baselines of two labels."""
 Attribute = str | float | None
+
+
+@cache
+def picture_style() -> Markup:
+    """Return the rules for colors and pictures, which an SVG file contains as well as a page."""
+    return Markup(Path(__file__).with_name("picture.css").read_text(encoding="utf-8"))
 
 
 def element(name: str, *children: str, **attributes: Attribute) -> Markup:

@@ -57,7 +57,7 @@ _FIELDS = {
 def describe(facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the metadata of the Parquet files in a corpus folder."""
     splits = [split for split in facts["splits"] if any((folder / "documents" / split).glob("*.parquet"))]
-    licenses = sorted({source["licence"] for source in facts["sources"] if source["licence"]})
+    licenses = sorted({source["license"] for source in facts["sources"] if source["license"]})
     return {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

@@ -18,7 +18,7 @@ from headstart.corpus.datasheet import markdown as datasheet_text
 from headstart.corpus.dedup import duplicates
 from headstart.corpus.parts.files import in_order, part_file
 from headstart.corpus.parts.receipt import RowCounts
-from headstart.corpus.read.sources import SourceConfig, licence_of
+from headstart.corpus.read.sources import SourceConfig, license_of
 from headstart.corpus.select.samples import draw
 
 Note = Mapping[str, Any]
@@ -110,7 +110,7 @@ def _source(source: SourceConfig, record: BuildRecord) -> dict[str, Any]:
         "name": source.name,
         "files": len(files),
         "bytes": sum(int(file["bytes"]) for file in files),
-        "licence": licence_of(source),
+        "license": license_of(source),
         "rows": sum(part["read"].rows_in for part in counts),
         "rejects": sum(part["read"].dropped["rejects"] for part in counts),
         "characters": sum(part["read"].characters_in for part in counts),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headstart.core import artifact
+from headstart.core import artifact, renames
 from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.registry import suggest
 from headstart.corpus.parts.receipt import RowCounts
@@ -27,7 +27,7 @@ _EXCERPT = 400
 def stats(folder: Path) -> dict[str, Any]:
     """Return the facts and the cost of a corpus from its manifest."""
     manifest = _manifest(folder)
-    return {"folder": str(folder), **manifest["facts"], "cost": manifest["cost"]}
+    return {"folder": str(folder), **renames.upgrade(manifest["facts"]), "cost": manifest["cost"]}
 
 
 def render_stats(facts: Mapping[str, Any]) -> str:

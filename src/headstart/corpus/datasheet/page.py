@@ -8,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headstart.core import pages
-from headstart.core.pages import PageTable, charts
+from headstart.core.pages import charts, page
 from headstart.core.pages.charts import WaterfallRow
+from headstart.core.pages.page import PageTable
 from headstart.corpus.datasheet import tables
 from headstart.corpus.datasheet.questions import QUESTIONS
 from headstart.corpus.datasheet.tables import FactTable
@@ -28,7 +28,7 @@ _CHARTS = {
 
 def render(facts: Mapping[str, Any]) -> str:
     """Return the page as HTML."""
-    return pages.render(
+    return page.render(
         _TEMPLATE,
         facts=facts,
         totals=_totals(facts),

@@ -8,7 +8,7 @@ from typing import Any
 
 Facts = Mapping[str, Any]
 _SOURCE_COLUMNS = {
-    "source": "name", "license, as given": "licence", "files": "files", "files skipped": "files_passed_over",
+    "source": "name", "license, as given": "license", "files": "files", "files skipped": "files_passed_over",
     "bytes": "bytes", "rows": "rows", "rejects": "rejects", "characters read": "characters",
     "characters kept": "characters_kept",
 }  # fmt: skip

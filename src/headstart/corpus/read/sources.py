@@ -47,7 +47,7 @@ class SourceConfig(Section):
     text: str = Field("text", description="the column with the text, in parquet, jsonl and csv")
     url: str | None = Field("url", description="the column with the URL of the page, if there is one")
     documents: Literal["blank_line", "file"] = Field("blank_line", description="what one document is in plain text")
-    licence: str | None = Field(None, description="the license; taken from a folder's README.md if not set")
+    license: str | None = Field(None, description="the license; taken from a folder's README.md if not set")
     weight: float | None = Field(None, gt=0, description="proportion of the corpus, relative to the other weights")
     without: list[str] = Field([], description="names of the quality rules that are not applied to this source")
     _listed: dict[str, stores.Listing] = PrivateAttr(default_factory=dict)
@@ -130,10 +130,10 @@ def identities(sources: Sequence[SourceConfig]) -> dict[str, list[dict[str, Any]
     }
 
 
-def licence_of(source: SourceConfig) -> str | None:
+def license_of(source: SourceConfig) -> str | None:
     """Return the license from the recipe, or from the dataset card of a folder."""
-    if source.licence is not None:
-        return source.licence
+    if source.license is not None:
+        return source.license
     for folder in source.files:
         card = Path(urls.local_path(folder)).expanduser() / "README.md"
         if not is_remote(folder) and card.is_file():

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.artifact import Staging
-from headstart.core.pages import PageTable, render
 from headstart.core.pages.markdown import Markdown, code, escape, markdown_table
+from headstart.core.pages.page import PageTable, render
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable, sections, summary
 from headstart.evaluation.report.facts import Evaluation
 

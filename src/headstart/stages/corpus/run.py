@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headstart.core import artifact, config
+from headstart.core import artifact, config, renames
 from headstart.core.errors import ResourceError, error_from_dict
 from headstart.core.recipes import variables
 from headstart.corpus.datasheet import facts as datasheet
@@ -43,7 +43,8 @@ def _update_datasheet(recipe: CorpusRecipe, folder: Path) -> None:
     facts = artifact.read_manifest(folder)["facts"]
     if answers.items() <= facts.items():
         return
-    facts = variables.written({**facts, **answers, "recipe": {**facts["recipe"], **answers}})
+    described = {**renames.upgrade(facts), "recipe": renames.upgrade(facts["recipe"]) | answers}
+    facts = variables.written(described | answers)
     with artifact.amended(folder, facts=facts, recipe=config.to_saved(recipe)) as staging:
         datasheet.write(facts, staging.path, folder)
     artifact.write_whole(folder / RECIPE, config.to_yaml(recipe, saved=True))

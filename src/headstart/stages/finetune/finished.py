@@ -12,7 +12,7 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.checkpoint.load import load_class, load_config, load_tokenizer
-from headstart.core import artifact, config, registry
+from headstart.core import artifact, config, registry, renames
 from headstart.core.contracts import Adaptation, Task
 from headstart.core.data import Examples, Feature, InputColumn, InputSpec
 from headstart.core.errors import ArtifactError, DataError, RecipeError
@@ -156,7 +156,9 @@ def _recipe_and_task(
                 allowed="A finished model accepts task.… (its columns) and training.max_length",
                 do="Remove the override, or fine-tune again",
             )
-    recipe = config.fill_saved(FinetuneRecipe, config.apply_overrides(facts.recipe, overrides), str(folder))
+    # Upgraded first, so that an override finds the current keys.
+    raw = config.apply_overrides(renames.upgrade(facts.recipe), overrides)
+    recipe = config.fill_saved(FinetuneRecipe, raw, str(folder))
     task: Task = registry.build("tasks", recipe.task)
     task.restore(facts.task)
     return recipe, task

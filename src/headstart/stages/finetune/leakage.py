@@ -161,6 +161,12 @@ def _compare(name: str, rows: Examples, held_out: dict[str, _Comparison]) -> lis
     return [overlap for overlap in overlaps if overlap.shared]
 
 
+def hash_rows(examples: Examples) -> list[str]:
+    """Return a hash of each row's texts, equal for rows that differ only in case, spaces and punctuation."""
+    hashes = (_hashes(_normalize(texts).to_pylist()).tolist() for _, texts in _batches(examples) if texts)
+    return [f"{value:016x}" for batch in hashes for value in batch]
+
+
 def row_text(examples: Examples, row: int) -> str:
     """Return the input columns of a row as one text; the texts of a list are joined."""
     return _SEPARATOR.join(_as_text(values[row]) for values in examples.columns.values())

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headstart.core import artifact, pages
+from headstart.core import artifact
 from headstart.core.errors import DataError
-from headstart.core.pages import PageTable, charts
+from headstart.core.pages import charts
+from headstart.core.pages.page import PageTable, render
 from headstart.stages.init import columns, start
 from headstart.stages.init.columns import Column, Roles
 from headstart.stages.init.splits import NAMES, Split, split
@@ -246,7 +247,7 @@ def _page(look: Look, table: pa.Table) -> str:
     lengths = Counter(_bucket(count) for count in look.words)
     examples = [(str(labels[row]), _as_text(tuple(table.column(name)[row].as_py() for name in look.roles.text))[:500])
                 for row in look.division.rows["train"][:8]]  # fmt: skip
-    return pages.render(
+    return render(
         _TEMPLATE,
         look=look,
         columns=described,

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from headstart.core import config
 from headstart.core.config import AdaptationSection, Section, TaskSection
+from headstart.core.recipes.schema import section_schema
+from headstart.corpus.read.urls import without_options
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.finetune.recipe import (
     FinetuneRecipe,
@@ -26,7 +28,7 @@ _RESERVED = ("work", "logs", "cells", "models")
 
 def _complete_schema(schema: dict[str, Any]) -> None:
     schema.clear()
-    schema.update(config.section_schema("tasks"))
+    schema.update(section_schema("tasks"))
 
 
 class TaskOfSeveral(Section):
@@ -99,6 +101,17 @@ class MultitaskRecipe(Section):
     @classmethod
     def _known(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
         return require_known(value)
+
+    @field_validator("training")
+    @classmethod
+    def _is_not_uploaded(cls, value: FinetuneTraining) -> FinetuneTraining:
+        if value.checkpoint_store is not None:
+            raise ValueError(
+                f"checkpoint_store is {without_options(value.checkpoint_store)!r}, but the checkpoints of several "
+                "tasks are not uploaded. A run resumes from its output. Remove checkpoint_store, and keep the output "
+                "on a disk that outlives the machine."
+            )
+        return value
 
     @model_validator(mode="after")
     def _apart(self) -> MultitaskRecipe:

@@ -60,8 +60,8 @@ def _require_new_embeddings(recipe: PretrainRecipe) -> None:
     section = recipe.backbone
     if isinstance(section, Checkpoint.Config):
         trained, do = str(section.path), "Remove warm_start"
-    elif getattr(recipe.objective, "initialise", False):
-        trained, do = "objective.teacher", "Remove warm_start, or set objective.initialise to false"
+    elif getattr(recipe.objective, "initialize", False):
+        trained, do = "objective.teacher", "Remove warm_start, or set objective.initialize to false"
     else:
         return
     raise RecipeError(

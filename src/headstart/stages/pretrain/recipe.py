@@ -155,6 +155,10 @@ class PretrainRecipe(Section):
         elif training.dataloader_num_workers:
             problem = f"training.dataloader_num_workers is {training.dataloader_num_workers}, but a streamed corpus is "
             problem += "read by threads of the training process. Set it to 0."
+        elif training.shuffle_buffer_tokens is not None:
+            problem = f"training.shuffle_buffer_tokens is {training.shuffle_buffer_tokens:,}, but the rows of a "
+            problem += "streamed corpus are shuffled in windows of corpus.stream.shuffle_parts parts. Remove it, and "
+            problem += "set the latter if the windows are too small."
         if problem:
             raise ValueError(problem)
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.core.artifact import Staging
-from headstart.core.pages import render
+from headstart.core.pages.page import render
 from headstart.evaluation.report.page import page_table, plain_json
 from headstart.stages.probe import card
 from headstart.stages.probe.probe import ProbeReport

@@ -303,7 +303,7 @@ class ProbeRun(Run):
     def recipe(self) -> dict[str, Any]:
         """The models and the settings."""
         facts = self.manifest["probe"]
-        return {"models": facts["models"], **facts["settings"]}
+        return {"models": facts["models"], **renames.upgrade(facts["settings"])}
 
     @cached_property
     def scores(self) -> Table:

@@ -14,8 +14,8 @@ class StoredTraining(TrainingSettings):
 
     checkpoint_store: str | None = Field(
         None,
-        description="URL of a folder in an object store (s3, gs, az) to which each checkpoint is uploaded; a run whose "
-        "output is empty resumes from it",
+        description="URL of a folder in an object store (s3, gs, az) to which `pretrain` and `finetune` upload each "
+        "checkpoint; a run whose output is empty resumes from it",
     )
 
     @field_validator("checkpoint_store")

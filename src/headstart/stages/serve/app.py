@@ -12,8 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from headstart.core import artifact, pages
+from headstart.core import artifact
 from headstart.core.log import logger
+from headstart.core.pages.page import render
 from headstart.stages.serve import answers
 from headstart.stages.serve.guard import NOTES
 from headstart.stages.serve.refusals import Refusal
@@ -139,7 +140,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> HTMLResponse:
-        return HTMLResponse(pages.render(_PAGE), headers={"Content-Security-Policy": _CONTENT_POLICY})
+        return HTMLResponse(render(_PAGE), headers={"Content-Security-Policy": _CONTENT_POLICY})
 
 
 def _add_tasks(app: FastAPI, service: Service) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headstart.core import pages
-from headstart.core.pages import PageTable, charts
+from headstart.core.pages import charts, page
 from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow
 from headstart.core.pages.markdown import escape, markdown_table
+from headstart.core.pages.page import PageTable
 from headstart.core.pages.svg import Marker
 from headstart.evaluation.cost import PriceTag
 from headstart.evaluation.metrics import about
@@ -225,7 +225,7 @@ def markdown(advice: Mapping[str, Any]) -> str:
 def html(advice: Mapping[str, Any]) -> str:
     """Return the page as one HTML file."""
     header, body, numeric = methods_table(advice)
-    return pages.render(
+    return page.render(
         _TEMPLATE, advice=advice, table_of_methods=PageTable(header, body, numeric, has_row_names=True),
         notes=notes(advice), rule=RULE, sentences=sentences(advice), figures=_figures(advice),
     )  # fmt: skip

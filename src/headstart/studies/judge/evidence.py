@@ -12,7 +12,7 @@ from headstart.evaluation.metrics import About
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Claim, Study, level_names
 from headstart.studies.grid import Context, System
-from headstart.studies.judge import reaching
+from headstart.studies.judge import reaching, units
 from headstart.studies.judge.pairing import Resamples, difference_of_leads, pair
 from headstart.studies.judge.results import SCORE, CellScore, Results
 
@@ -50,6 +50,8 @@ class Evidence:
     awaited: int = 0
     """Those of them that did not fail, but have not run yet."""
     caveat: str = ""
+    untrained: bool = False
+    """Neither side is trained, so that more seeds would not change anything."""
 
 
 def gather(study: Study, claim: Claim, results: Results, resamples: Resamples) -> Evidence:
@@ -62,6 +64,7 @@ def gather(study: Study, claim: Claim, results: Results, resamples: Resamples) -
     partners = _partners(sides, contrast)
     pairs: dict[Context, PairedScores] = {}
     metrics: dict[Context, About] = {}
+    cells: dict[Context, list[CellScore]] = {}
     pretrainings: tuple[set[str], set[str]] = set(), set()
     contexts = [context for context in results.contexts if covers(study, claim, context)]
     for context in contexts:
@@ -69,6 +72,7 @@ def gather(study: Study, claim: Claim, results: Results, resamples: Resamples) -
         paired = pair(*runs, resamples, metric) if all(runs) else None
         if paired is not None:
             pairs[context] = paired
+            cells[context] = [cell for side in runs for system in side for cell in system.values()]
             metrics[context] = next(iter(runs[0][0].values())).about_metric(metric)
             for seen, side in zip(pretrainings, runs, strict=True):
                 seen.update(cell.pretraining for system in side for cell in system.values())
@@ -88,8 +92,23 @@ def gather(study: Study, claim: Claim, results: Results, resamples: Resamples) -
     elif pretrainings[0] != pretrainings[1] and not study.seed_pretraining:
         caveat = "Each pre-training ran once, so the variation between pre-training runs is not included."
     scale = next(iter(metrics.values())).scale if metrics else 100.0
-    compared = list(pairs.values()) if not claim.versus else _leads_compared(study, claim, pairs)
-    return Evidence(_finding(compared, contrast, scale), scale, *counts, caveat)
+    compared: Mapping[tuple[Context, ...], PairedScores] = {(context,): item for context, item in pairs.items()}
+    if claim.versus:
+        compared = _leads_compared(study, claim, pairs)
+    judged = list(compared.values())
+    untrained = bool(compared) and all(units.are_untrained(cells[context]) for key in compared for context in key)
+    if untrained:
+        judged = units.by_test_rows(compared, cells)
+        caveat = f"{_untrained_caveat(judged)} {caveat}".rstrip()
+    return Evidence(_finding(judged, contrast, scale), scale, *counts, caveat, untrained)
+
+
+def _untrained_caveat(pairs: Sequence[PairedScores]) -> str:
+    """Return what the units of a claim are in which neither side is trained."""
+    return (
+        "Neither side is trained, so all seeds are one run, and the paired runs are test sets that share no rows: "
+        f"{len({item.group for item in pairs})} in {len(pairs)} context{'s' * (len(pairs) != 1)}."
+    )
 
 
 def _probe_caveat(study: Study, results: Results, contrast: Contrast) -> str:
@@ -124,16 +143,18 @@ def _finding(pairs: Sequence[PairedScores], contrast: Contrast, scale: float) ->
     return Finding(comparison, *equivalence(pairs, margin), abs(margin - abs(comparison.difference)))
 
 
-def _leads_compared(study: Study, claim: Claim, pairs: Mapping[Context, PairedScores]) -> list[PairedScores]:
+def _leads_compared(
+    study: Study, claim: Claim, pairs: Mapping[Context, PairedScores]
+) -> dict[tuple[Context, ...], PairedScores]:
     """Return the differences between the leads at `where` and at `versus`, of contexts that agree in all other axes."""
     axes = [axis for axis in study.axes if axis not in study.compare]
-    compared = []
+    compared: dict[tuple[Context, ...], PairedScores] = {}
     for context, first in pairs.items():
         levels = dict(zip(axes, context, strict=True))
         other = tuple({**levels, **{axis: level_names(level)[0] for axis, level in claim.versus.items()}}.values())
         second = pairs.get(other)
         if _is_covered(study, claim.where, context) and second is not None:
-            compared.append(difference_of_leads(first, second))
+            compared[context, other] = difference_of_leads(first, second)
     return compared
 
 

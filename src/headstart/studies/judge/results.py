@@ -38,6 +38,8 @@ class CellScore:
     """The pre-training run of this study that the cell starts from; empty where there is none."""
     figure: About | None = None
     """The declaration of a figure that is no registered metric, such as that of a probe."""
+    test_rows: frozenset[str] | None = None
+    """Hashes of the test rows, if the system is not trained; None if it is, or if each seed has its own network."""
 
     @property
     def score(self) -> float:
@@ -112,6 +114,7 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
     """
     results = Results()
     payloads: dict[str, dict[str, Any]] = {}
+    test_sets: dict[frozenset[str], frozenset[str]] = {}
     for cell in graph.cells:
         if graph.nodes[cell.node].kind == "probe":
             continue
@@ -127,9 +130,13 @@ def read(graph: Graph, output: Path, reasons: Mapping[str, str], one_draw: bool 
         node = graph.nodes[cell.node]
         group = "" if one_draw else node.inputs.get("train", "")
         pretraining = "" if cell.system.baseline else next(iter(node.parents), "")
+        test_rows = None
+        if "rows" in payload and not (one_draw and pretraining):
+            rows = frozenset(payload["rows"])
+            test_rows = test_sets.setdefault(rows, rows)
         results.scores.setdefault(key, {})[cell.seed] = CellScore(
             cell.node, payload["metric"], payload["test"], payload["gold"], payload["predictions"],
-            MethodDetails.from_dict(payload["details"]), payload["cost"], group, pretraining,
+            MethodDetails.from_dict(payload["details"]), payload["cost"], group, pretraining, test_rows=test_rows,
         )  # fmt: skip
     for context, systems in graph.overlaps.items():
         for system, name in systems.items():

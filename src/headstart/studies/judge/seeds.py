@@ -8,6 +8,7 @@ from statistics import median
 
 from headstart.core.errors import DataError
 from headstart.evaluation.comparison import Comparison, compare
+from headstart.studies.judge import units
 from headstart.studies.judge.pairing import pair
 from headstart.studies.judge.power import MOST_SEEDS, TARGET, Spread, power, seeds_needed, smallest_difference
 from headstart.studies.study import StudyState
@@ -62,7 +63,8 @@ def _comparisons(state: StudyState) -> list[Comparison]:
         reference_runs = results.of(reference, context)
         for system in results.systems:
             runs = results.of(system, context)
-            if system != reference and runs and reference_runs:
+            is_seedless = units.are_untrained([*runs.values(), *reference_runs.values()])
+            if system != reference and runs and reference_runs and not is_seedless:
                 paired = pair([runs], [reference_runs], state.resamples)
                 comparison = compare([paired]) if paired is not None else None
                 if comparison is not None and comparison.sd is not None:
@@ -70,6 +72,7 @@ def _comparisons(state: StudyState) -> list[Comparison]:
     if not comparisons:
         raise DataError(
             "no system has two finished seeds in common with the study's reference",
+            allowed="Power is computed from the spread over seeds, which systems that are not trained do not have",
             do="Run some cells first: `headstart study run`",
         )
     return comparisons

@@ -12,6 +12,7 @@ from headstart.evaluation.failures import failed
 from headstart.evaluation.significance import LEVEL, format_p, holm, interval, smallest_p
 from headstart.studies.definition import Study
 from headstart.studies.grid import Context, System
+from headstart.studies.judge import units
 from headstart.studies.judge.pairing import Resamples, pair
 from headstart.studies.judge.results import CellScore, Results, format_seeds
 from headstart.studies.judge.verdicts import Verdict
@@ -208,6 +209,8 @@ def _lead(
         return None
     runs, reference_runs = results.of(system, context), results.of(reference, context)
     paired = pair([runs], [reference_runs], resamples) if runs and reference_runs else None
+    if paired is not None and units.are_untrained([*runs.values(), *reference_runs.values()]):
+        paired = units.one_run(paired)
     return None if paired is None else compare([paired])
 
 

@@ -45,10 +45,14 @@ class Verdict:
     spread: Spread | None = None
     distance: float = 0.0
     """How far the difference is from the value that it is tested against."""
+    untrained: bool = False
+    """Neither side is trained, so that more seeds would not change anything."""
 
     def chance(self, seeds: int) -> float:
         """Return the power of a test with more seeds, if the true difference is the observed one."""
-        return 0.0 if self.spread is None else power(self.distance, self.spread, seeds)
+        if self.spread is None:
+            return 0.0
+        return power(self.distance, self.spread, self.seeds if self.untrained else seeds)
 
     def sentence(self) -> str:
         """Return the verdict as a sentence or more."""
@@ -89,7 +93,9 @@ class Verdict:
                 f"Undecided: {result.units} paired run{'s' * (result.units != 1)} can never reach p ≤ {self.level:.2g} "
                 f"(smallest possible p after Holm's correction is {self.smallest_p:.3g})."
             )
-        if result.sd is None:
+        if self.untrained:
+            parts.append("More seeds would not change the verdict, but more test sets that share no rows may.")
+        elif result.sd is None:
             parts.append("One seed gives no spread over seeds; run two or more.")
         elif self.needed is None:
             parts.append(
@@ -153,13 +159,13 @@ def decided(
                 len(claims) * LEVEL / level,
             )  # fmt: skip
             reached = power(finding.distance, spread, comparison.seeds)
-            if word == "undecided":
+            if word == "undecided" and not item.untrained:
                 needed = seeds_needed(finding.distance, spread)
         verdicts.append(
             Verdict(
                 claim, word, comparison, None if tested[i] is None else min(better[i], worse[i]),
                 None if tested[i] is None else floors[i], comparison.seeds, needed, reached, item.scale, item.missing,
-                item.caveat, level, spread=spread, distance=finding.distance,
+                item.caveat, level, spread=spread, distance=finding.distance, untrained=item.untrained,
             )
         )  # fmt: skip
     return verdicts

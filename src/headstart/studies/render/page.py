@@ -8,7 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from headstart.core.pages import PageTable, render
+from headstart.core.pages.page import PageTable, render
 from headstart.studies.judge.tables import StudyTable
 from headstart.studies.judge.verdicts import Verdict
 

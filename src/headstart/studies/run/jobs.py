@@ -22,11 +22,11 @@ import torch
 
 from headstart.core import artifact, config, faults, file_hashes, registry
 from headstart.core.contracts import Task
-from headstart.core.data import SPLITS
+from headstart.core.data import SPLITS, Examples
 from headstart.core.errors import DataError, HeadstartError, ResourceError, first_line
 from headstart.core.lock import FolderLock
 from headstart.core.recipes import variables
-from headstart.evaluation.baselines import NotApplicable
+from headstart.evaluation.baselines import UNTRAINED, NotApplicable
 from headstart.evaluation.cost import CostConfig, Meter
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune.adapt_first import adapted_setup
@@ -34,8 +34,9 @@ from headstart.stages.finetune.applicable import AdaptationNotApplicable
 from headstart.stages.finetune.cell import MethodRequest, run_baseline, run_method
 from headstart.stages.finetune.data import read_data
 from headstart.stages.finetune.forgetting import open_probe
+from headstart.stages.finetune.leakage import hash_rows
 from headstart.stages.finetune.recipe import FinetuneRecipe, LabeledData
-from headstart.stages.finetune.result import MethodResult
+from headstart.stages.finetune.result import MethodDetails, MethodResult
 from headstart.stages.finetune.setup import open_setup
 from headstart.stages.pretrain import run as pretrain
 from headstart.stages.pretrain.build import tokenizer_of
@@ -46,6 +47,7 @@ from headstart.stages.probe.run import build_one, figures
 from headstart.studies.graph import WORK, Node, cell_dir
 from headstart.studies.run import overlap
 from headstart.studies.run.expand import BaselineRecipe, OverlapRecipe, ProbeRecipe
+from headstart.tasks.base import BaseTask
 from headstart.tasks.source import require_checkpoint
 from headstart.tasks.table_files import locate
 
@@ -133,7 +135,16 @@ def _finetune(node: Node, output: Path, work: Path) -> None:
     result = run_method(request)
     if setup.adapted is not None and setup.adapted.is_counted:
         result = replace(result, cost=result.cost + setup.adapted.cost)
-    _publish_result(node, output, result, setup.task, setup.splits.test.labels, work / "logs" / "metrics.jsonl")
+    test = setup.splits.test
+    untrained = _is_untrained(result.details, setup.task)
+    _publish_result(node, output, result, setup.task, test, untrained, work / "logs" / "metrics.jsonl")
+
+
+def _is_untrained(details: MethodDetails, task: Task) -> bool:
+    """Return whether nothing was learned from labeled rows: no weights, no threshold, no example in a prompt."""
+    show: Any = type(task).show
+    shows_rows = show is not BaseTask.show and getattr(getattr(task, "config", None), "shots", None) != 0
+    return not (details.trainable_parameters or details.decision or details.adapted or shows_rows)
 
 
 _probe = lru_cache(maxsize=4)(open_probe)
@@ -149,7 +160,7 @@ def _baseline(node: Node, output: Path, work: Path) -> None:
     except NotApplicable as reason:
         _publish(node, output, {"left_out": str(reason)})
         return
-    _publish_result(node, output, result, task, splits.test.labels)
+    _publish_result(node, output, result, task, splits.test, untrained=recipe.baseline in UNTRAINED)
 
 
 def _overlap(node: Node, output: Path, work: Path) -> None:
@@ -187,11 +198,16 @@ def _filled(model: Any, node: Node) -> Any:
 
 
 def _publish_result(
-    node: Node, output: Path, result: MethodResult, task: Task, gold: Any, curve: Path | None = None
-) -> None:
-    """Publish the result of a cell with the gold values, so that a study's folder needs no other file."""
+    node: Node, output: Path, result: MethodResult, task: Task, test: Examples, untrained: bool,
+    curve: Path | None = None,
+) -> None:  # fmt: skip
+    """Publish the result of a cell with the gold values, so that a study's folder needs no other file.
+
+    That of an untrained system has hashes of the test rows, by which its independent test sets are counted.
+    """
     _require_unchanged(node)
-    _publish(node, output, {**result.to_dict(), "metric": task.metrics()[0], "gold": list(gold)}, curve)
+    rows = {"rows": hash_rows(test)} if untrained else {}
+    _publish(node, output, {**result.to_dict(), "metric": task.metrics()[0], "gold": list(test.labels), **rows}, curve)
 
 
 def _require_unchanged(node: Node) -> None:

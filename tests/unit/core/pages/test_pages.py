@@ -9,10 +9,10 @@ import xml.etree.ElementTree as ET
 import pytest
 from jinja2 import UndefinedError
 
-from headstart.core import pages
-from headstart.core.pages import PageTable, charts
+from headstart.core.pages import charts, page
 from headstart.core.pages.charts import ChartLine, ChartPoint, IntervalRow, ParetoPoint, WaterfallRow
-from headstart.core.pages.svg import LABEL_GAP, Marker
+from headstart.core.pages.page import PageTable
+from headstart.core.pages.svg import LABEL_GAP, Marker, picture_style
 
 HOSTILE = """"><img src=x onerror=alert(1)>&"""
 
@@ -74,7 +74,7 @@ def test_tick_labels_do_not_overlap():
 def test_a_dot_describes_itself_without_a_script():
     chart = charts.line_chart("t", "x", "y", [line("a", 1.0)])
     assert [text for *_, text in texts(chart, "tip")] == ["a 1.0"] and 'aria-label="a 1.0"' in chart
-    assert re.search(r"\.dot:hover \+ \.tip.*visible", pages.picture_style())
+    assert re.search(r"\.dot:hover \+ \.tip.*visible", picture_style())
 
 
 def test_a_picture_as_a_file_has_its_colors():
@@ -100,7 +100,7 @@ def template(tmp_path):
 
 
 def test_a_page_is_one_file_that_escapes_what_it_prints(template):
-    html = pages.render(template("<p>{{ title }}</p>"), title=HOSTILE)
+    html = page.render(template("<p>{{ title }}</p>"), title=HOSTILE)
     assert "<img" not in html and html.count("&lt;img") == 2
     assert "prefers-color-scheme: dark" in html and "@media print" in html and "width=device-width" in html
     assert not re.search(r"<script|<link|src=|url\(|@import|https?:", html.replace("src=x", ""))
@@ -108,14 +108,14 @@ def test_a_page_is_one_file_that_escapes_what_it_prints(template):
 
 def test_cells_of_a_table_are_escaped_and_have_classes(template):
     content = PageTable(["a", "n"], [["<b>", "1"], ["x" * 41, "2"]], [False, True], [False, True])
-    html = pages.render(template("{{ table(content) }}"), title="t", content=content)
+    html = page.render(template("{{ table(content) }}"), title="t", content=content)
     assert "<td>&lt;b&gt;</td>" in html and '<td class="number">1</td>' in html
     assert '<th scope="col" class="number">n</th>' in html and '<tr class="muted"><td class="long">' in html
 
 
 def test_a_table_has_a_caption_and_names_of_rows_on_request(template):
     content = PageTable(["a", "n"], [["<b>", "1"]], [False, True], caption="<i>", has_row_names=True)
-    html = pages.render(template("{{ table(content) }}"), title="t", content=content)
+    html = page.render(template("{{ table(content) }}"), title="t", content=content)
     assert "<caption>&lt;i&gt;</caption>" in html
     assert '<tr><th scope="row">&lt;b&gt;</th><td class="number">1</td></tr>' in html
 
@@ -130,4 +130,4 @@ def test_whiskers_of_an_interval_chart_cover_the_interval():
 
 def test_a_value_that_is_missing_is_an_error(template):
     with pytest.raises(UndefinedError):
-        pages.render(template("{{ absent }}"), title="t")
+        page.render(template("{{ absent }}"), title="t")

@@ -19,7 +19,7 @@ STEP = {"counts": {}, "characters_in": 1000, "characters_out": 900}
 @pytest.fixture
 def facts() -> dict[str, Any]:
     source = {
-        "name": HOSTILE, "files": 2, "bytes": 1000, "licence": None, "rows": 20, "rejects": 1, "characters": 1000,
+        "name": HOSTILE, "files": 2, "bytes": 1000, "license": None, "rows": 20, "rejects": 1, "characters": 1000,
         "characters_kept": 800, "hashes": [], "files_passed_over": 1, "passed_over": ["LICENSE"],
     }  # fmt: skip
     steps = [

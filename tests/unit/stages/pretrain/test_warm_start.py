@@ -55,7 +55,7 @@ def test_the_first_loss_is_near_the_unigram_entropy(way, recipe_of, tmp_path):
 def test_a_student_that_starts_from_its_teacher_is_refused(way, recipe_of, tmp_path):
     given = recipe(way, recipe_of, tmp_path / "out", warm_start={})
     given["objective"] = {"name": "distillation", "teacher": str(way / "pretrained")}
-    with pytest.raises(RecipeError, match=r"objective\.teacher has trained token embeddings.*initialise to false"):
+    with pytest.raises(RecipeError, match=r"objective\.teacher has trained token embeddings.*initialize to false"):
         headstart.pretrain(given, quiet=True)
 
 

@@ -1,1 +1,1 @@
-"""Hidden states of words, and what the probes `neighbours` and `layers` compute from them."""
+"""Hidden states of words, and what the probes `neighbors` and `layers` compute from them."""

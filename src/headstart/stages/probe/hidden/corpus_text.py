@@ -1,4 +1,4 @@
-"""The text in which `neighbours` looks for occurrences of words: its sentences, its words, and marked words."""
+"""The text in which `neighbors` looks for occurrences of words: its sentences, its words, and marked words."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def select_sentences(
     sentences: Sequence[Sequence[str]], words: Sequence[str], each: int, others: int, seed: int
 ) -> tuple[list[int], list[int]]:
     """Return indices of random sentences, and of up to `each` further sentences with each of some words."""
+    # The draws have the former name of the probe, so that they stay the same.
     random = sample(len(sentences), others, seed, "neighbours sentences")
     known = set(random)
     more: list[int] = []

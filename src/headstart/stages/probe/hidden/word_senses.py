@@ -51,6 +51,7 @@ SenseAreas = tuple[list[tuple[int, Estimate]], list[tuple[int, Estimate]]]
 def read_sense_pairs(path: Path, limit: int, seed: int) -> list[SensePair]:
     """Return a sample of the pairs of a table in WiC's form: `indexes` such as 2-1, `label` T or F."""
     rows = read_columns(path, ("sentence1", "sentence2", "indexes", "label"))
+    # The draw has the former name of the probe, so that it stays the same.
     return [_pair(path, i + 1, rows[i]) for i in sample(len(rows), limit, seed, "neighbours senses")]
 
 

@@ -1,4 +1,4 @@
-"""Neighbours: the nearest occurrences of a word in context by layer, and how much states depend on the context."""
+"""Neighbors: the nearest occurrences of a word in context by layer, and how much states depend on the context."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _MEASURES: dict[str, tuple[str, Callable[[_Similarity], Estimate]]] = {
 }
 
 
-class Neighbours(Probe):
+class Neighbors(Probe):
     """Find the nearest occurrences of words in context after each layer, and measure how contextual states are.
 
     Searches a text, by default a part of Wikipedia. With `--text`, it searches the lines of a text file or the column
@@ -174,6 +174,7 @@ class Neighbours(Probe):
             if sentence < self.random and word[0].isalpha():
                 sentences.setdefault(sentence, []).append(row)
                 types.setdefault(word.lower(), {}).setdefault(sentence, row)
+        # The draws have the former name of the probe, so that they stay the same.
         rng = generator(self.settings.seed, 0, 0, "neighbours pairs")
         # One occurrence of each word, so that a frequent word is as likely as a rare one.
         rows = np.array([list(found.values())[int(rng.integers(len(found)))] for found in types.values()], np.int64)
@@ -210,8 +211,8 @@ class Neighbours(Probe):
             sections.append(sense_section(_SENSES, len(measured[0].trained.senses.is_same), areas))
         scores = [score for each in measured for score in _scores(each, areas.get(each.model))]
         tables = {
-            "neighbours": [row for each in measured for row in _occurrence_rows(each, self.queries)],
-            "neighbours-layers": [row for each in measured for row in _layer_rows(each, areas.get(each.model))],
+            "neighbors": [row for each in measured for row in _occurrence_rows(each, self.queries)],
+            "neighbors-layers": [row for each in measured for row in _layer_rows(each, areas.get(each.model))],
         }
         models = {each.model: self._numbers(each, areas.get(each.model)) for each in measured}
         numbers = {"data": self.source, "glove": self.glove, "models": models}

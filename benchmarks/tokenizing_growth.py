@@ -50,10 +50,10 @@ def main() -> None:
         {"megabytes": size, "seconds": round(taken, 1), "mb_per_second": round(size / taken, 2), "peak_mb": round(peak)}
         for size, taken, peak in points
     ]
-    report("tokenising: peak memory flat in size", [float(peaks[-1])], [float(peaks[0])], 1 / 1.2, "MB",
+    report("tokenizing: peak memory flat in size", [float(peaks[-1])], [float(peaks[0])], 1 / 1.2, "MB",
            less_is_better=True)  # fmt: skip
     report(
-        "tokenising: growth of time with size", [exponent], [1.05], 1.0, "exponent", less_is_better=True, points=table
+        "tokenizing: growth of time with size", [exponent], [1.05], 1.0, "exponent", less_is_better=True, points=table
     )
 
 

@@ -71,7 +71,7 @@ def main() -> None:
     in_shards(documents, tokenizer)
     grown = memory.stop() - before
     found = in_turns(options.repetitions, ours=lambda: timed(in_shards), theirs=lambda: timed(as_run_mlm))
-    report("tokenising, against run_mlm's two functions", found["ours"], found["theirs"], 1.0, "MB/s",
+    report("tokenizing, against run_mlm's two functions", found["ours"], found["theirs"], 1.0, "MB/s",
            megabytes=round(size, 1), our_memory_mb=round(grown))  # fmt: skip
 
 

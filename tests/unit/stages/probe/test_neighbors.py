@@ -18,7 +18,7 @@ from headstart.stages.probe.hidden.corpus_text import (
 )
 from headstart.stages.probe.hidden.word_senses import SenseCosines, read_sense_pairs, sense_cosines
 from headstart.stages.probe.probe import Measured
-from headstart.stages.probe.probes.neighbours import Neighbours
+from headstart.stages.probe.probes.neighbors import Neighbors
 from headstart.stages.probe.settings import ProbeSettings
 
 
@@ -59,7 +59,7 @@ def test_the_same_sentence_is_the_nearest_and_layer_0_knows_words(network_of, en
     known = "In the beginning God created the heaven and the earth."
     with text.open("a", encoding="utf-8") as file:
         file.write(f"{known}\n{known.replace('God', '**God**')}\n")
-    probe = Neighbours(ProbeSettings(text=str(text), limit=100))
+    probe = Neighbors(ProbeSettings(text=str(text), limit=100))
     assert probe.prepare() is None
     found = probe.measure(network_of(encoder_folder))
     by_layer = found.occurrences[1]
@@ -78,7 +78,7 @@ def test_the_same_sentence_is_the_nearest_and_layer_0_knows_words(network_of, en
 
 
 def test_similarities_are_those_of_a_second_count(network_of, decoder_folder, text):
-    probe = Neighbours(ProbeSettings(text=str(text), limit=60))
+    probe = Neighbors(ProbeSettings(text=str(text), limit=60))
     probe.prepare()
     from headstart.stages.probe.hidden.states import word_states
 
@@ -101,25 +101,25 @@ def test_similarities_are_those_of_a_second_count(network_of, decoder_folder, te
 
 def test_a_run_over_two_models(encoder_folder, decoder_folder, text, tmp_path):
     run = headstart.probe(
-        encoder_folder, decoder_folder, probes=["neighbours"], text=text, output=tmp_path / "out", limit=50, quiet=True
+        encoder_folder, decoder_folder, probes=["neighbors"], text=text, output=tmp_path / "out", limit=50, quiet=True
     )
-    rows = run.table("neighbours")
+    rows = run.table("neighbors")
     assert {row["model"] for row in rows} == {str(encoder_folder), str(decoder_folder)}
     assert {row["is_trained"] for row in rows} == {True, False} and {row["word"] for row in rows} == {"king"}
-    layers = run.table("neighbours-layers")
+    layers = run.table("neighbors-layers")
     assert {row["measure"] for row in layers} == {"anisotropy", "self_similarity", "intra_sentence"}
     assert all(-1 <= row["value"] <= 1 and row["low"] <= row["value"] <= row["high"] for row in layers)
     page = run.page.read_text(encoding="utf-8")
     assert "<b>the" not in page and "Ethayarajh 2019" in page and "50 random" in page
     again = headstart.probe(
-        encoder_folder, decoder_folder, probes=["neighbours"], text=text, output=tmp_path / "two", limit=50, quiet=True
+        encoder_folder, decoder_folder, probes=["neighbors"], text=text, output=tmp_path / "two", limit=50, quiet=True
     )
     assert again.manifest["files"] == run.manifest["files"]
 
 
 def test_without_marks_the_default_words_are_searched(text):
     text.write_text("\n".join(text.read_text(encoding="utf-8").splitlines()[1:]), encoding="utf-8")
-    probe = Neighbours(ProbeSettings(text=str(text)))
+    probe = Neighbors(ProbeSettings(text=str(text)))
     assert probe.prepare() is None
     assert [query.word for query in probe.queries] == ["play", "play", "bank", "bank", "plant", "plant"]
 
@@ -164,10 +164,10 @@ def test_the_default_data_has_senses_too(encoder_folder, tmp_path, verses, monke
     text = pa.table({"text": [verse for verse in verses if verse][:200]})
     pa.parquet.write_table(text, str(tmp_path / "corpora" / "wikipedia-en-2015" / "part-00.parquet"))
     monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
-    run = headstart.probe(encoder_folder, probes=["neighbours"], output=tmp_path / "out", limit=40, quiet=True)
+    run = headstart.probe(encoder_folder, probes=["neighbors"], output=tmp_path / "out", limit=40, quiet=True)
     assert [row["measure"] for row in run.scores] == [
         "self-similarity − anisotropy, last layer",
         "WiC, area under the curve, last layer",
     ]
-    assert {row["measure"] for row in run.table("neighbours-layers")} >= {"sense_area"}
+    assert {row["measure"] for row in run.table("neighbors-layers")} >= {"sense_area"}
     assert "Senses of words" in run.page.read_text(encoding="utf-8")
