@@ -86,7 +86,7 @@ def _class_names(builder: Any, folder: Path, config: str | None) -> dict[str, li
 
     features = builder.info.features
     if features is None:
-        # `datasets` ignores the features of a card if it is told which files to read.
+        # `datasets` ignores the features of a card if the files to read are named.
         infos = DatasetInfosDict.from_directory(str(folder))
         only = next(iter(infos.values())) if len(infos) == 1 else None
         features = getattr(infos.get(config or "default", only), "features", None)

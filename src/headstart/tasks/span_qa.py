@@ -196,7 +196,7 @@ class SpanQA(BaseTask):
 
 
 def _null_token(window: Window, spec: InputSpec) -> int:
-    """Return the token that stands for "no answer": [CLS], or the first token; a decoder's last, if it is special.
+    """Return the token that means "no answer": [CLS], or the first token; a decoder's last, if it is special.
 
     A decoder's first token cannot see the question.
     """

@@ -63,7 +63,7 @@ class Roles:
 
 
 def describe(table: pa.Table) -> list[Column]:
-    """Return the facts of every column; texts and ids are told apart from a sample of rows."""
+    """Return the facts of every column; a sample of rows shows whether they are texts or ids."""
     return [_describe(name, table.column(name)) for name in table.column_names]
 
 

@@ -107,7 +107,7 @@ class StreamedRows:
         self._cut, self._ledger, self._is_main = cut, ledger, is_main
         self._known = _read_ledger(ledger, reader.made_from)
         if is_main:
-            # Written anew: the last line may be torn, or the file that of another corpus.
+            # Written again: the last line may be torn, or the file that of another corpus.
             lines = [{"made_from": reader.made_from}, *self._known.values()]
             artifact.write_whole(ledger, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         self._ends = [0]

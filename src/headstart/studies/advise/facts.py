@@ -102,7 +102,7 @@ def of_curve(learning: LearningCurve | str, rows: int) -> dict[str, Any]:
         return {**values, "reason": "too few scores to fit a curve"}
     gain = learning.fitted.gain(rows, rows + MORE_LABELS)
     fitted, most = [], max(point.rows for point in learning.points)
-    # The rounds differ by a few rows; the largest size stands for all of them.
+    # The rounds differ by a few rows; the largest size represents all of them.
     measured = {point.rows for point in learning.points if 2 * point.rows <= most or point.rows == most}
     for size in sorted({*measured, rows, rows + MORE_LABELS, 2 * rows}):
         band = learning.fitted.score(size)

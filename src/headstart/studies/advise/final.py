@@ -49,7 +49,7 @@ def write_recipes(output: Path, outcome: SearchResult, base: FinetuneRecipe) -> 
         network = result if result.method.is_network else outcome.best_network
         teacher = f"runs/{output.name}-{TEACHER}"
         recipe = recipe_of(network.method, network.rate, base, data, teacher)
-        # The recipe stands alone; the pre-training of the search belongs to this folder.
+        # The recipe must run without the search; the pre-training of the search belongs to this folder.
         recipe.get(ADAPT_FIRST, {}).pop("folder", None)
         recipe["output"] = f"runs/{output.name}-{result.method.name}"
         recipe["compare_with"] = [] if result.method.is_network else [result.method.name]
