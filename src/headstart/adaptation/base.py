@@ -61,8 +61,9 @@ class BaseAdaptation:
         """Return the task's loss, summed over the batch's predictions."""
         return task.loss(model, batch)
 
-    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> None:
-        """Do nothing: all parameters are trained by the loss."""
+    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> int:
+        """Fit nothing: all parameters are trained by the loss."""
+        return 0
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """Return the model unchanged."""

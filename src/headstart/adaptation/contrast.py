@@ -63,6 +63,6 @@ class Contrast(BaseAdaptation):
         # A batch of one row has no pairs; its loss must still be part of the graph.
         return rows * torch.stack(means).mean() if means else 0.0 * vectors.sum()
 
-    def solve(self, model: Any, task: Task, rows: LabeledFeatures) -> None:
+    def solve(self, model: Any, task: Task, rows: LabeledFeatures) -> int:
         """Fit the linear layer to the training rows."""
-        fit_linear_head(model, task, rows)
+        return fit_linear_head(model, task, rows)

@@ -23,8 +23,10 @@ _NEVER = -30.0
 """The logit of a label that no training row has."""
 
 
-def fit_linear_head(model: PooledForSequenceClassification, task: Task, rows: LabeledFeatures) -> None:
-    """Fit the head to the vectors of the training rows; the validation rows select C by the task's first metric.
+def fit_linear_head(model: PooledForSequenceClassification, task: Task, rows: LabeledFeatures) -> int:
+    """Fit the head to the vectors of the training rows, and return the number of its parameters.
+
+    The validation rows select C by the task's first metric.
 
     The vectors are centered and divided by their standard deviation over all dimensions, and the head's weights
     include this, so the saved network is a plain linear layer on the mean of the states.
@@ -47,6 +49,7 @@ def fit_linear_head(model: PooledForSequenceClassification, task: Task, rows: La
     with torch.no_grad():
         model.classifier.weight.copy_(torch.from_numpy(weight))
         model.classifier.bias.copy_(torch.from_numpy(best[1] - weight @ center))
+    return sum(parameter.numel() for parameter in model.classifier.parameters())
 
 
 def _weights(task: Task) -> str | dict[int, float] | None:

@@ -42,9 +42,9 @@ class LinearProbe(BaseAdaptation):
 
         return pooled(source.pretrained()).requires_grad_(False)
 
-    def solve(self, model: Any, task: Task, rows: LabeledFeatures) -> None:
+    def solve(self, model: Any, task: Task, rows: LabeledFeatures) -> int:
         """Fit the linear layer to the training rows."""
-        fit_linear_head(model, task, rows)
+        return fit_linear_head(model, task, rows)
 
 
 def why_not_pooled(task: Task, family: str) -> str | None:

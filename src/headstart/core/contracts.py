@@ -381,8 +381,11 @@ class Adaptation(Protocol):
         """Return the loss summed over `task.weight(batch)`: the task's loss plus what the method adds to it."""
         ...
 
-    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> None:
-        """Fit what the loss does not train, such as a linear head; called before each evaluation and after training."""
+    def solve(self, model: PreTrainedModel, task: Task, rows: LabeledFeatures) -> int:
+        """Fit what the loss does not train, such as a linear head, and return the number of its parameters.
+
+        Called before each evaluation and after training.
+        """
         ...
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 _BEATS = 10
 """Beats per timeout; at least one every ten seconds."""
 _SLOWEST_SECONDS = 10.0
+_REPORT_SECONDS = 10.0
+"""How long a process that gives up waits at least for the others to report: on a busy machine they notice later."""
 _NO_STORE = "the store at which the processes met, which rank 0 or its launcher holds, does not respond"
 _CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _MARKS = (*_CLOSED, "Timed out waiting", "Socket Timeout", "gloo", "NCCL")
@@ -44,6 +46,7 @@ class Heartbeat:
         """Connect to the store at an address and write the first beat; `start` names this start."""
         self.rank, self.size, self.timeout = rank, size, timeout
         self.interval = min(_SLOWEST_SECONDS, timeout / _BEATS)
+        self._patience = max(2 * self.interval, _REPORT_SECONDS)
         self._connect = lambda: dist.PrefixStore(
             f"headstart/{start}",
             dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout)),
@@ -83,7 +86,7 @@ class Heartbeat:
 
         With `closed`, a connection was closed instead of silent.
         """
-        reported = self._within(self.timeout, self._who_reported)
+        reported = self._within(self.timeout + self._patience, self._who_reported)
         if reported is None:
             return self._error([0], _NO_STORE)
         missing = [rank for rank in range(self.size) if rank not in reported]
@@ -92,7 +95,7 @@ class Heartbeat:
     def _who_reported(self) -> list[int]:
         """Report that this process gave up, wait until others had time for it, and return those that reported."""
         self._store.set(f"late/{self.rank}", "")
-        deadline = time.monotonic() + 2 * self.interval
+        deadline = time.monotonic() + self._patience
         while True:
             reported = [rank for rank in range(self.size) if self._store.check([f"late/{rank}"])]
             if len(reported) == self.size or time.monotonic() > deadline:

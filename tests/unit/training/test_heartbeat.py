@@ -51,18 +51,23 @@ def rank_of(name, rank, port, out):
 
 torch.set_num_threads(1)
 names, out = sys.argv[1:], os.dup(1)
-stores, children = [], []
+listeners, children = {}, []
 for name in names:
+    # The launchers' stores run threads, so they start after all forks; until then connections wait at their ports.
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     if "holds the store" in name:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        listener.close()
     else:
-        stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-        port = stores[-1].port
+        listeners[port] = listener.detach()
     for rank in range(RANKS):
         if not (child := os.fork()):
             rank_of(name, rank, port, out)
         children.append(child)
+stores = [
+    dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    for port, listener in listeners.items()
+]
 deadline = time.monotonic() + 90
 while children and time.monotonic() < deadline:
     children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]

@@ -171,7 +171,8 @@ def measure(
     setup, task, work = request.setup, request.setup.task, request.work
     splits = setup.splits_for(request.seed)
     test = setup.rows.encode("test", splits.test)
-    trainable, parameters, progress = count_trainable(model), count_parameters(model), trained.progress
+    trainable, parameters = count_trainable(model) + learner.fitted_parameters, count_parameters(model)
+    progress = trained.progress
     model = learner.adaptation.finish(model)
     with request.world.all_threads(), _autocast(model, settings):
         decision, validation = _fit_decision(setup, model, learner, trained.validation)

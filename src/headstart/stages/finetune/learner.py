@@ -83,6 +83,7 @@ class TaskLearner:
         self.train, self.validation, self.gold, self.unlabeled = train, validation, gold, unlabeled
         self.lengths = [task.length(feature) for feature in (*train, *unlabeled)]
         self.parts: Sequence[MixtureComponent] = ()
+        self.fitted_parameters = 0
 
     def __len__(self) -> int:
         return len(self.train) + len(self.unlabeled)
@@ -113,7 +114,7 @@ class TaskLearner:
         """Fit what the loss does not train."""
         run = partial(run_model, self.model, self.task, spec=self.spec)
         rows = LabeledFeatures(self.train, self.validation, self.gold, self.spec, run)
-        self.adaptation.solve(self.model, self.task, rows)
+        self.fitted_parameters = self.adaptation.solve(self.model, self.task, rows)
 
     def validate(self) -> dict[str, float]:
         """Score the validation rows; the first value selects the best weights (higher is better)."""

@@ -24,7 +24,7 @@ class MethodDetails:
     chosen: dict[str, Any] | None = None
     """Baselines: the settings that were selected on the validation rows."""
     trainable_parameters: int | None = None
-    """Adaptations: the number of parameters that were trained. None for a baseline."""
+    """Adaptations: the number of parameters that were trained or fitted. None for a baseline."""
     parameters: int | None = None
     steps: int | None = None
     best_step: int | None = None

@@ -167,6 +167,18 @@ def test_a_method_that_trains_nothing_evaluates_the_checkpoint(toys, way, recipe
     assert all(torch.equal(value, bodies[1][name]) for name, value in bodies[0].items())
 
 
+def test_a_linear_probe_is_trained_although_no_step_is_made(way, recipe_of, tmp_path):
+    """A study would count all its seeds as one run otherwise, and its card would say that nothing was trained."""
+    folder = headstart.finetune(
+        recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="linear_probe", compare_with=[]), quiet=True
+    )
+    cell = json.loads((folder / "cells" / "linear_probe-seed-0" / "result.json").read_text(encoding="utf-8"))
+    model, _ = headstart.load(folder)
+    head = sum(parameter.numel() for parameter in model.classifier.parameters())
+    assert cell["details"]["trainable_parameters"] == head > 0 and cell["details"]["steps"] == 0
+    assert "Nothing was trained" not in (folder / "README.md").read_text(encoding="utf-8")
+
+
 def test_a_method_that_is_not_applicable_is_refused_or_left_out(toys, way, recipe_of, tmp_path, monkeypatch):
     monkeypatch.setattr(LowRank, "supports", lambda *_: "this toy supports nothing")
     recipe = recipe_of["finetune"](way, output=str(tmp_path / "out"), adaptation="low_rank")
