@@ -23,7 +23,7 @@ from headstart.training.sharding import Sharded
 from headstart.training.world import World, joined
 
 RECIPE = "recipes/objectives/mini.yaml"
-CHANGES = ("tokenizer.vocab_size=4096", "training.parallel=fsdp", "objective=causal_lm",
+CHANGES = ("warm_start=null", "tokenizer.vocab_size=4096", "training.parallel=fsdp", "objective=causal_lm",
            "backbone={family: decoder, kind: llama, size: small, layers: 16}")  # fmt: skip
 QUICK = ("backbone={family: decoder, kind: llama, size: tiny}",)
 PROCESSES = 4

@@ -7,6 +7,7 @@ the same bits.
 
 from __future__ import annotations
 
+import mmap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_any, tree_map
 
 _aten = torch.ops.aten
+_LARGE = 2**16
+"""Elements of a weight that gets memory of its own."""
 _EMPTY = (_aten.empty.memory_format, _aten.empty_like.default, _aten.new_empty.default, _aten.empty_strided.default)
 
 
@@ -67,19 +70,21 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.weights: dict[int, torch.nn.Parameter] = {}
         """By the address of their memory's description. They are kept, so that no address is used twice."""
-        self.starts: dict[int, torch.Tensor] = {}
-        """The weights as they were created; memory that was never written takes no space."""
+        self.starts: dict[int, torch.Tensor | None] = {}
+        """The weights as they were created; None for memory that was only allocated, which is released."""
         self.operations: defaultdict[int, list[_Operation]] = defaultdict(list)
-        self._unset: set[int] = set()
-        """Addresses of memory that was only allocated."""
+        self._unset: dict[int, torch.Tensor] = {}
+        """Memory that was only allocated, by its address. It is kept, so that no address is used twice."""
+        self._scratch: dict[torch.dtype, torch.Tensor] = {}
 
     def adopt(self, parameter: torch.nn.Parameter) -> _Weight:
         """Return a weight on the meta device in place of a new one."""
         meta = _Weight(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
         meta.__dict__.update(parameter.__dict__)
         meta.deferred = self
+        unset = self._unset.pop(_address(parameter), None) is not None
         address = _address(meta)
-        self.weights[address], self.starts[address] = meta, parameter.detach()
+        self.weights[address], self.starts[address] = meta, None if unset else parameter.detach()
         return meta
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,17 +107,18 @@ class _Recorder(TorchDispatchMode):
     def require_set(self) -> None:
         """Raise if a weight was only allocated: some initializations do nothing on the meta device."""
         for address, start in self.starts.items():
-            if _address(start) in self._unset and not self.operations.get(address):
-                raise NotDeferrable(f"a weight of the shape {tuple(start.shape)} is not initialized without memory")
+            if start is None and not self.operations.get(address):
+                shape = tuple(self.weights[address].shape)
+                raise NotDeferrable(f"a weight of the shape {shape} is not initialized without memory")
 
     def _run(self, function: Any, args: Any, named: Any) -> Any:
         """Run an operation on other tensors, and note which memory it allocates without setting it."""
         result = function(*args, **named)
         for tensor in (args[0] if function._schema.is_mutable else result, result):
-            if isinstance(tensor, torch.Tensor) and function in _EMPTY:
-                self._unset.add(_address(tensor))
+            if isinstance(tensor, torch.Tensor) and function in _EMPTY and not _is_meta(tensor):
+                self._unset[_address(tensor)] = tensor
             elif isinstance(tensor, torch.Tensor) and not function.is_view:
-                self._unset.discard(_address(tensor))
+                self._unset.pop(_address(tensor), None)
         return result
 
     def _is_weight(self, value: object) -> bool:
@@ -129,7 +135,16 @@ class _Recorder(TorchDispatchMode):
         self.operations[_address(target)].append(_Operation(function, part, rest, named, state))
         if draws:
             # Later weights must find the generator as if this one had been drawn.
-            function(torch.empty_like(target, device="cpu"), *rest, **named)
+            function(self._scratch_like(target), *rest, **named)
+
+    def _scratch_like(self, target: torch.Tensor) -> torch.Tensor:
+        """Return memory with the layout of a weight, the same for all: one allocation each would fragment the heap."""
+        if not target.is_contiguous():
+            return torch.empty_like(target, device="cpu")
+        if (scratch := self._scratch.get(target.dtype)) is None or scratch.numel() < target.numel():
+            scratch = self._scratch[target.dtype] = torch.empty(target.numel(), dtype=target.dtype)
+            self._unset.pop(_address(scratch), None)
+        return scratch[: target.numel()].view(target.shape)
 
 
 @contextmanager
@@ -190,11 +205,24 @@ def compute(module: torch.nn.Module, device: torch.device) -> None:
 
 def _computed(parameter: _Weight, device: torch.device) -> torch.nn.Parameter:
     recorder, address = parameter.deferred, _address(parameter)
-    # Each weight is computed once, into the memory with which it was created.
+    # Each weight is computed once, into the memory with which it was created if that has values.
     start = recorder.starts.pop(address)
+    if start is None:
+        start = _memory_like(parameter)
     for operation in recorder.operations.pop(address, ()):
         operation.repeat(start)
     return torch.nn.Parameter(start.to(device), requires_grad=parameter.requires_grad)
+
+
+def _memory_like(parameter: torch.Tensor) -> torch.Tensor:
+    """Return memory that goes back to the system once it is released.
+
+    The allocator would cut the place of a whole weight into places for shards, and find none for the next whole weight.
+    """
+    if not parameter.is_contiguous() or parameter.numel() < _LARGE:
+        return torch.empty_like(parameter, device="cpu").detach()
+    memory = mmap.mmap(-1, parameter.numel() * parameter.element_size())
+    return torch.frombuffer(memory, dtype=parameter.dtype).view(parameter.shape)
 
 
 def _is_meta(value: object) -> TypeGuard[torch.Tensor]:

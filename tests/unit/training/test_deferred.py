@@ -47,6 +47,9 @@ def test_weights_computed_late_are_those_of_the_whole_network(auto_class, config
         late = build(auto_class, config)
     assert torch.equal(torch.rand(()), next_number), "what is drawn afterwards differs"
     assert all(parameter.device.type == "meta" for parameter in late.parameters()) and is_deferred(late)
+    matrices = [parameter for parameter in late.parameters() if parameter.dim() == 2]
+    held = [m for m in matrices if m.deferred.starts[m.untyped_storage()._cdata] is not None]
+    assert len(held) < len(matrices) / 4, "weights that were only allocated are held"
     # As for sharding: each layer, here in another order than they were initialized in, then the rest.
     for layer in [layer for stack in late.modules() if isinstance(stack, torch.nn.ModuleList) for layer in stack][::-1]:
         compute(layer, torch.device("cpu"))
