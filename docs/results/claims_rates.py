@@ -55,7 +55,7 @@ def held_out_loss(recipe: Mapping[str, Any], rate: float, output: Path) -> float
     corpus = {**recipe["corpus"], "prepared": str(output.parent / "prepared")}
     training = {**recipe["training"], "learning_rate": rate}
     headstart.pretrain({**recipe, "corpus": corpus, "training": training, "output": str(output)}, quiet=True)
-    return float(PretrainManifest.read(output).metrics["loss"])
+    return float(PretrainManifest.read(output).metrics.validation["loss"])
 
 
 def validation_score(recipe: Mapping[str, Any], rate: float, output: Path) -> float:

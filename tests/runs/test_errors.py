@@ -80,7 +80,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, pretrained: Any) -> Path:
     files = {
         "pretrain.yaml": yaml.safe_dump(PRETRAIN),
         "finetune.yaml": yaml.safe_dump(FINETUNE),
-        "multitask.yaml": yaml.safe_dump(MULTITASK),
+        "multitask.yaml": json.dumps(MULTITASK),
         "study.yaml": yaml.safe_dump(STUDY),
         "no-objective.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "objective"}),
         "no-corpus.yaml": yaml.safe_dump({key: value for key, value in PRETRAIN.items() if key != "corpus"}),
