@@ -9,7 +9,7 @@ import pytest
 from headstart.core.errors import DataError
 from headstart.corpus.read import stores, streams
 from headstart.corpus.read.attempts import Version
-from headstart.corpus.read.sources import SourceConfig, files_of, identities, licence_of, parts_of, skipped_files
+from headstart.corpus.read.sources import SourceConfig, files_of, identities, license_of, parts_of, skipped_files
 
 
 def source(*files: str | Path) -> SourceConfig:
@@ -97,7 +97,7 @@ def test_names_are_paths_from_the_common_root_of_the_patterns(tmp_path: Path) ->
 
 def test_file_urls_are_local_paths_in_any_notation(folder: Path) -> None:
     for url in (folder.as_uri(), f"file://{folder}", f"file://localhost{folder}?x=1"):
-        assert files_of(source(url)) == files_of(source(folder)) and licence_of(source(url)) == "cc0-1.0"
+        assert files_of(source(url)) == files_of(source(folder)) and license_of(source(url)) == "cc0-1.0"
     for url in ((folder / "ä b" / "c d.jsonl").as_uri(), f"file://{folder}/ä b/*.jsonl"):
         (path,) = files_of(source(url))
         assert [line.raw for line in streams.lines(path)] == [b'{"text": "x"}\n']
