@@ -173,14 +173,21 @@ def _unlike_kinds(metrics: Mapping[Context, About]) -> str:
 def _partners(sides: Sequence[list[System]], contrast: Contrast) -> list[Sides]:
     """Return which systems are compared with which: those that differ only in the levels that the contrast names.
 
-    Where no systems match in this way, such as a network and an SVM, each side is compared as a whole.
+    Where no systems match in this way, such as a network and an SVM, each side is compared as a whole, without the
+    baselines of other networks: the network from scratch is compared with the same network after pre-training.
     """
     groups: list[dict[tuple[str, ...], list[System]]] = [{}, {}]
     for side, parts, by_rest in zip(sides, (contrast.better, contrast.worse), groups, strict=True):
         for system in side:
             by_rest.setdefault(tuple(level for level in system.levels if level not in parts), []).append(system)
     matched = [(systems, groups[1][rest]) for rest, systems in groups[0].items() if rest in groups[1]]
-    return matched or [(sides[0], sides[1])]
+    return matched or [(_of_same_network(*sides), _of_same_network(*reversed(sides)))]
+
+
+def _of_same_network(side: list[System], others: list[System]) -> list[System]:
+    """Return the systems of a side without baselines whose network no system of the other side has."""
+    own = [s for s in side if s.baseline is None or any(set(s.levels) <= set(other.levels) for other in others)]
+    return own or side
 
 
 def _runs(results: Results, partners: Sequence[Sides], context: Context) -> tuple[Runs, Runs]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def draw(rng: np.random.Generator, rate: float, seeds: int, name: str) -> dict[i
     return runs
 
 
-def study_of(seeds: int, **claim: object) -> Study:
+def study_of(seeds: int, baselines: Sequence[str] = ("svm",), **claim: object) -> Study:
     axes = {
         "task": {"sst2": {"finetune.x": 1}, "trec": {"finetune.x": 2}},
         "labels": {"32": {"finetune.y": 32}, "2048": {"finetune.y": 2048}},
@@ -37,7 +39,8 @@ def study_of(seeds: int, **claim: object) -> Study:
     }
     sections = {
         "question": "?", "output": "out", "base": {"finetune": {}}, "axes": axes, "compare": ["start"],
-        "baselines": ["svm"], "reference": "none", "seeds": seeds, "claims": [{"statement": "so it is", **claim}],
+        "baselines": list(baselines), "reference": "none", "seeds": seeds,
+        "claims": [{"statement": "so it is", **claim}],
     }  # fmt: skip
     return config.fill(Study, sections)
 
@@ -73,6 +76,20 @@ def test_a_context_without_its_counterpart_does_not_count() -> None:
         del results.scores[System((start,)), ("trec", "2048")]
     claim = {"contrast": "ready > none", "where": {"labels": 32}, "versus": {"labels": 2048}}
     assert judge(study_of(6, **claim), results, Resamples(400))[0].comparison.units == 6
+
+
+def test_a_network_is_compared_with_itself_from_scratch_not_with_another_network() -> None:
+    rng = np.random.default_rng(2)
+    results = Results()
+    for task in ("sst2", "trec"):
+        for system, rate in {("ready",): 0.80, ("none",): 0.95}.items():
+            results.scores[System(system), (task, "32")] = draw(rng, rate, 6, f"{task}-{system[0]}")
+            scratch = draw(rng, rate - 0.1, 6, f"{task}-{system[0]}-scratch")
+            results.scores[System(system, "scratch"), (task, "32")] = scratch
+    claim = {"contrast": "ready > scratch", "where": {"labels": 32}}
+    (verdict,) = judge(study_of(6, baselines=["scratch"], **claim), results, Resamples(400))
+    assert verdict.word == "confirmed" and verdict.comparison.difference == pytest.approx(0.10, abs=0.04)
+    assert verdict.comparison.units == 12
 
 
 def test_equal_systems_are_confirmed_within_a_margin_that_the_data_resolve() -> None:
