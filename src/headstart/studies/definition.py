@@ -199,6 +199,8 @@ class Study(Section):
                     )
         self._check_probes()
         self._require_no_store()
+        if self.looks and not self.claims:
+            raise ValueError(f"looks is {self.looks}, but the study has no claims to test early; remove looks.")
         if self.looks != sorted({look for look in self.looks if 2 <= look < self.seeds}):
             raise ValueError(
                 f"looks is {self.looks}; write increasing numbers of seeds from 2 to {self.seeds - 1}, because the "

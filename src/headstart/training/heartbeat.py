@@ -53,7 +53,7 @@ class Heartbeat:
         )
         self._ended = threading.Event()
         self._seen: dict[int, tuple[bytes, float]] = {}
-        self._next_reading = 0.0
+        self._next_reading = self._last_reading = 0.0
         store = self._connect()
         store.set(f"name/{rank}", f"{socket.gethostname()}, process {os.getpid()}")
         store.set(f"beat/{rank}", "0")
@@ -73,10 +73,11 @@ class Heartbeat:
         beats = self._within(self.timeout, lambda: self._store.multi_get([f"beat/{r}" for r in range(self.size)]))
         if beats is None:
             raise self._error([0], _NO_STORE)
-        for rank, beat in enumerate(beats):
-            if rank not in self._seen or self._seen[rank][0] != beat:
-                self._seen[rank] = (beat, now)
         # A late reading, after a suspend of the machine for example, proves nothing about the others.
+        late, self._last_reading = now - self._last_reading > self.timeout / 2, now
+        for rank, beat in enumerate(beats):
+            if late or rank not in self._seen or self._seen[rank][0] != beat:
+                self._seen[rank] = (beat, now)
         silent = [rank for rank, (_, since) in self._seen.items() if rank != self.rank and now - since > self.timeout]
         if silent:
             raise self._error(silent, "it has shown no sign of life")

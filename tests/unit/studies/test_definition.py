@@ -70,6 +70,7 @@ def test_an_adaptation_is_overridden_for_a_combination_of_levels():
         ),
         ({"exclude": [{"colour": "red"}]}, "'colour' is not an axis"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"looks": [2], "claims": []}, "has no claims to test early; remove looks"),
         ({"overrides": [{"where": {"method": "qlora"}, "adaptation": {"rank": 2}}]}, "method has no level 'qlora'"),
         (
             {"axes": {"labels": {"data.train_rows": [32]}}, "compare": []},

@@ -59,6 +59,13 @@ def build_multitask(recipe: MultitaskRecipe, setups: Mapping[str, Setup], seed: 
             allowed="The loss is then the mean over all target tokens",
             do="Remove the weights; `mixing` sets how often each task is drawn",
         )
+    for name, learner in learners.items():
+        if not len(learner):
+            raise RecipeError(
+                f"tasks.{name} has nothing to train: its task or the adaptation reads no training rows",
+                allowed="Tasks in one run are trained together",
+                do="Run `headstart finetune` with that task alone",
+            )
     shares = recipe.mixing.shares({name: len(learner) for name, learner in learners.items()})
     return MultitaskLearner(learners, shares, weights, one_head)
 

@@ -36,7 +36,7 @@ def run(recipe: MultitaskRecipe, quiet: bool = False) -> Path:
     the joint training is a method whose cells are finished: the baselines, the task alone, the table, the best seed.
     An interrupted run is resumed. Every process that `torchrun` starts calls this function.
     """
-    with joined() as world, ExitStack() as stack:
+    with joined(recipe.training.ddp_timeout) as world, ExitStack() as stack:
         with world.main_first():
             recipe = pin_recipe(recipe, {"model": "model"})
             require_checkpoint(recipe.model)
@@ -160,7 +160,7 @@ def _means(facts: FinetuneManifest, metric: str) -> dict[str, float]:
 
 
 def _table(metrics: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the test scores of all methods, a row for each task; the mean is over tasks that have all methods."""
+    """Return the test scores of all methods, a row for each task."""
     methods = list(dict.fromkeys(method for own in scores.values() for method in own))
     methods.sort(key=lambda method: not method.startswith("multitask_"))
     rows = [

@@ -115,21 +115,22 @@ def _train(
     reporting = reporting_callbacks("pretrain", recipe.training.report_to, quiet) if world.is_main else []
     training = recipe.training
     uploads = [] if store is None else [UploadCallback(store, training.save_total_limit, training.save_keep_steps)]
-    with ExitStack() as stack, RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
-        loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter, *uploads])
-        stream = _stream_of(loop)
-        if stream is not None:
-            stack.callback(stream.close)
-        if snapshots:
-            save = partial(_save_networks, recipe, objective, prepared, loop)
-            # Before the callback that writes the checkpoint from which a killed run resumes.
-            loop.callbacks.insert(0, SnapshotCallback(folder.path, snapshots, save))
-        loop.restore()
-        outcome = loop.run()
-    if world.is_main:
-        _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag(), machines)
-        if stream is not None:
-            stream.remove()
+    with ExitStack() as stack:
+        with RecordedMeter(folder.path / "cost.json", recipe.cost, world=world) as meter:
+            loop, prepared = _loop(recipe, objective, folder, world, quiet, [*reporting, meter, *uploads])
+            stream = _stream_of(loop)
+            if stream is not None:
+                stack.callback(stream.close)
+            if snapshots:
+                save = partial(_save_networks, recipe, objective, prepared, loop)
+                # Before the callback that writes the checkpoint from which a killed run resumes.
+                loop.callbacks.insert(0, SnapshotCallback(folder.path, snapshots, save))
+            loop.restore()
+            outcome = loop.run()
+        if world.is_main:
+            _publish(recipe, objective, folder, prepared, loop, outcome, meter.tag(), machines)
+    if stream is not None and world.is_main:
+        stream.remove()
 
 
 def _loop(
@@ -160,7 +161,7 @@ def _loop(
             warm_start(recipe.warm_start, module, objective, prepared, vectors_folder)
 
     def stream(shape: RowShape) -> StreamedRows | None:
-        cut_part = partial(cut, vocabulary=vocabulary, shape=shape)
+        cut_part = partial(cut, vocabulary=vocabulary, shape=shape, language=prepared.corpora[0].language)
         return None if reader is None else StreamedRows(reader, cut_part, folder.path / LEDGER, world.is_main)
 
     learner, phases = _phases(recipe, prepared, vocabulary, objective, module, stream)

@@ -14,6 +14,7 @@ from headstart.core.errors import RecipeError
 from headstart.core.vocabulary import vocabulary_of
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.reopen import Pretraining
+from headstart.stages.pretrain.stream import StreamedRows
 from headstart.tokens.tagged_rows import TaggedRows
 from headstart.tokens.tokenizer import add_special
 
@@ -56,6 +57,15 @@ def test_rows_begin_with_the_language_of_their_corpus(pretrained):
     assert rows[:, 1].tolist() == [en, en, pt] and not np.isin(rows[:, 2:], [en, pt]).any()
     batch = feed.batch([Sample(0, index) for index in range(8)])
     assert (batch["input_ids"][:, 1] == en).all() and not torch.isin(batch["labels"], torch.tensor([en, pt])).any()
+
+
+def test_streamed_rows_begin_with_the_language_of_their_corpus(corpora, tmp_path, monkeypatch):
+    seen, rows = [], StreamedRows.rows
+    monkeypatch.setattr(StreamedRows, "rows", lambda self, samples: seen.append(rows(self, samples)) or seen[-1])
+    corpus = {"files": [str(corpora / "pt.txt")], "validation": 0.2, "language": "pt", "stream": True}
+    folder = headstart.pretrain({**recipe(corpora, tmp_path / "out"), "corpus": corpus}, quiet=True).path
+    tag = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("<pt>")
+    assert seen and all((batch.ids[:, 1] == tag).all() for batch in seen)
 
 
 def test_a_text_with_its_language_is_read_as_in_pretraining(pretrained):
