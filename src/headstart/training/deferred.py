@@ -75,7 +75,6 @@ class _Recorder(TorchDispatchMode):
         self.operations: defaultdict[int, list[_Operation]] = defaultdict(list)
         self._unset: dict[int, torch.Tensor] = {}
         """Memory that was only allocated, by its address. It is kept, so that no address is used twice."""
-        self._scratch: dict[torch.dtype, torch.Tensor] = {}
 
     def adopt(self, parameter: torch.nn.Parameter) -> _Weight:
         """Return a weight on the meta device in place of a new one."""
@@ -135,16 +134,7 @@ class _Recorder(TorchDispatchMode):
         self.operations[_address(target)].append(_Operation(function, part, rest, named, state))
         if draws:
             # Later weights must find the generator as if this one had been drawn.
-            function(self._scratch_like(target), *rest, **named)
-
-    def _scratch_like(self, target: torch.Tensor) -> torch.Tensor:
-        """Return memory with the layout of a weight, the same for all: one allocation each would fragment the heap."""
-        if not target.is_contiguous():
-            return torch.empty_like(target, device="cpu")
-        if (scratch := self._scratch.get(target.dtype)) is None or scratch.numel() < target.numel():
-            scratch = self._scratch[target.dtype] = torch.empty(target.numel(), dtype=target.dtype)
-            self._unset.pop(_address(scratch), None)
-        return scratch[: target.numel()].view(target.shape)
+            function(_memory_like(target), *rest, **named)
 
 
 @contextmanager
@@ -215,7 +205,7 @@ def _computed(parameter: _Weight, device: torch.device) -> torch.nn.Parameter:
 
 
 def _memory_like(parameter: torch.Tensor) -> torch.Tensor:
-    """Return memory that goes back to the system once it is released.
+    """Return memory on the CPU for a weight, which goes back to the system once it is released.
 
     The allocator would cut the place of a whole weight into places for shards, and find none for the next whole weight.
     """

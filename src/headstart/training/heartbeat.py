@@ -6,6 +6,7 @@ frozen (its beats stop) from one that works for long, and names the late ones wh
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -53,7 +54,7 @@ class Heartbeat:
         )
         self._ended = threading.Event()
         self._seen: dict[int, tuple[bytes, float]] = {}
-        self._next_reading = self._last_reading = 0.0
+        self._read_at = -math.inf
         store = self._connect()
         store.set(f"name/{rank}", f"{socket.gethostname()}, process {os.getpid()}")
         store.set(f"beat/{rank}", "0")
@@ -67,16 +68,17 @@ class Heartbeat:
     def require_all(self) -> None:
         """Raise if a process has not responded for longer than the timeout; called repeatedly by one that waits."""
         now = time.monotonic()
-        if now < self._next_reading:
+        elapsed = now - self._read_at
+        if elapsed < self.interval:
             return
-        self._next_reading = now + self.interval
+        self._read_at = now
         beats = self._within(self.timeout, lambda: self._store.multi_get([f"beat/{r}" for r in range(self.size)]))
         if beats is None:
             raise self._error([0], _NO_STORE)
         # A late reading, after a suspend of the machine for example, proves nothing about the others.
-        late, self._last_reading = now - self._last_reading > self.timeout / 2, now
+        is_late = elapsed > self.timeout / 2
         for rank, beat in enumerate(beats):
-            if late or rank not in self._seen or self._seen[rank][0] != beat:
+            if is_late or self._seen[rank][0] != beat:
                 self._seen[rank] = (beat, now)
         silent = [rank for rank, (_, since) in self._seen.items() if rank != self.rank and now - since > self.timeout]
         if silent:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
+
+from headstart.training import heartbeat
 
 # One process imports torch and forks three ranks per scenario, all at the same time.
 _CODE = """
@@ -108,3 +113,18 @@ def test_a_process_that_is_missing_is_named_by_the_others(said, name):
 @pytest.mark.parametrize("name", [name for name, rank in _LATE.items() if rank is None])
 def test_a_process_that_works_for_longer_than_the_timeout_is_waited_for(said, name):
     assert said[name] == {0: "passed", 1: "passed", 2: "passed"}
+
+
+def test_a_late_reading_accuses_nobody(monkeypatch):
+    """After a suspend, the beats of the others are as old as the own reading."""
+    now = [1000.0]
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    first, second = (heartbeat.Heartbeat(rank, 2, 20.0, "start", "127.0.0.1", store.port) for rank in range(2))
+    second.stop()
+    for now[0] in (1000.0, 1100.0, 1105.0, 1110.0, 1115.0, 1120.0):
+        first.require_all()
+    now[0] = 1125.0
+    with pytest.raises(heartbeat.LateProcessError, match="rank 1"):
+        first.require_all()
+    first.stop()

@@ -18,6 +18,7 @@ from headstart.stages.finetune.cell import (
     save_model,
     train,
 )
+from headstart.stages.finetune.learner import TaskLearner
 from headstart.stages.finetune.recipe import settings_of
 from headstart.stages.finetune.run import cell_folder, copy_logs, model_folder, write_cell
 from headstart.stages.finetune.setup import Setup
@@ -59,6 +60,13 @@ def build_multitask(recipe: MultitaskRecipe, setups: Mapping[str, Setup], seed: 
             allowed="The loss is then the mean over all target tokens",
             do="Remove the weights; `mixing` sets how often each task is drawn",
         )
+    _require_rows(learners)
+    shares = recipe.mixing.shares({name: len(learner) for name, learner in learners.items()})
+    return MultitaskLearner(learners, shares, weights, one_head)
+
+
+def _require_rows(learners: Mapping[str, TaskLearner]) -> None:
+    """Raise if a task or the adaptation reads no training rows, such as prompts."""
     for name, learner in learners.items():
         if not len(learner):
             raise RecipeError(
@@ -66,8 +74,6 @@ def build_multitask(recipe: MultitaskRecipe, setups: Mapping[str, Setup], seed: 
                 allowed="Tasks in one run are trained together",
                 do="Run `headstart finetune` with that task alone",
             )
-    shares = recipe.mixing.shares({name: len(learner) for name, learner in learners.items()})
-    return MultitaskLearner(learners, shares, weights, one_head)
 
 
 def _require_no_teacher(recipe: MultitaskRecipe) -> None:

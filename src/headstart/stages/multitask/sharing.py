@@ -13,12 +13,12 @@ from headstart.tasks.source import unwrap_peft
 
 
 def have_one_head(tasks: Sequence[Task], family: str) -> bool:
-    """True if the tasks are of one class and use the checkpoint's own head, such as text-to-text tasks."""
+    """True if the tasks are of one class and use the checkpoint's own head, such as text-to-text tasks.
+
+    A network without a head has none to share: each task of sentence embeddings has a loss and a pooling of its own.
+    """
     first = tasks[0]
-    if first.auto_class(family) == "AutoModel":
-        # A network without a head: each task has a loss and a pooling of its own, as sentence embeddings do.
-        return False
-    return all(
+    return first.auto_class(family) != "AutoModel" and all(
         type(task) is type(first) and not task.head_settings() and task.auto_class(family) == first.auto_class(family)
         for task in tasks
     )
