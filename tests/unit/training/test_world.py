@@ -22,7 +22,7 @@ from headstart.training.world import World
 # A process that has imported torch forks the ranks of each request, so that they start at once. Each rank writes its
 # results; rank 0 also writes metrics.jsonl.
 _NURSERY = """
-import json, os, pathlib, runpy, signal, sys, traceback
+import json, os, pathlib, runpy, signal, struct, sys, traceback
 import torch
 from torch.distributed import TCPStore
 from safetensors.torch import save_file
@@ -72,10 +72,11 @@ def train(folder, given):
         result |= {"seen": seen, "step": progress.step, "seconds": progress.seconds, "tokens": progress.tokens}
         (folder / f"result-{world.rank}.json").write_text(json.dumps(result))
 
-def begin(rank, count, port, folder, given):
+def begin(rank, count, ports, folder, given):
     child = os.fork()
     if child:
         return child
+    (port,) = struct.unpack("i", os.read(ports, 4))
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
                    "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                    "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -89,9 +90,12 @@ def begin(rank, count, port, folder, given):
 print("ready", flush=True)
 for line in sys.stdin:
     count, folder, given = json.loads(line)
-    # As under torchrun, the ranks meet at a store of their parent, so that no other process can take the port.
+    # As under torchrun, the ranks meet at a store of their parent, so that no other process can take the port. They are
+    # forked before its thread runs: a fork while that thread resolves an address inherits the resolver's lock, held.
+    ports, sent = os.pipe()
+    children = [begin(rank, count, ports, folder, given) for rank in range(count)]
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    children = [begin(rank, count, store.port, folder, given) for rank in range(count)]
+    os.write(sent, struct.pack("i", store.port) * count)
     print(json.dumps(children), flush=True)
     codes = {}
     while len(codes) < count:
@@ -101,6 +105,9 @@ for line in sys.stdin:
             for other in set(children) - set(codes):
                 os.kill(other, signal.SIGKILL)
     print(json.dumps([codes[child] for child in children]), flush=True)
+    del store
+    os.close(ports)
+    os.close(sent)
 """
 
 
