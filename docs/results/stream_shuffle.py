@@ -23,7 +23,7 @@ from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.stages.pretrain.reopen import Pretraining, assembled
 
 PARTS = 24
-ARMS: dict[str, int | None] = {"full": None, "12 parts": 12, "4 parts": 4, "1 part": 1}
+ARMS: dict[str, int | None] = {"full": None, "12 parts": 12, "4 parts": 4, "2 parts": 2}
 """The number of parts in a window; None shuffles the whole text."""
 _ROWS = 4096
 
@@ -46,7 +46,7 @@ def recipe_of(options: argparse.Namespace, arm: str, seed: int) -> PretrainRecip
     stream = {} if width is None else {"stream": {"part_mb": 2 * options.megabytes / PARTS, "shuffle_parts": width}}
     raw: dict[str, Any] = {
         "seed": seed, "output": options.folder / f"{arm.replace(' ', '-')}-{seed}",
-        "corpus": {"files": str(options.folder / "*.jsonl"), "validation": 0.05, **stream},
+        "corpus": {"files": str(options.folder / "*.jsonl"), "validation": 0.15, **stream},
         "tokenizer": {"kind": "bpe", "vocab_size": 4096},
         "backbone": {"family": "decoder", "kind": "modernbert-decoder", "size": "tiny"},
         "objective": {"name": "causal_lm"},
@@ -74,8 +74,8 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="the folder with corpora/")
     parser.add_argument("folder", type=Path, help="the folder for the runs")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--megabytes", type=float, default=1.0, help="of each of the two corpora")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--megabytes", type=float, default=2.0, help="of each of the two corpora")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not (options.folder / "b.jsonl").is_file():

@@ -165,6 +165,8 @@ def test_two_processes_train_several_tasks_as_one_to_the_bit(nursery, pretrained
         expected = weights(tmp_path / "one" / name)
         assert all(torch.equal(value, expected[key]) for key, value in weights(tmp_path / "two" / name).items())
         assert manifest(tmp_path / "two" / name)["metrics"] == manifest(tmp_path / "one" / name)["metrics"]
+    refused = finish(nursery.ranks(command("sharded", "training.parallel=fsdp"), 2), expect=2)
+    assert "the networks of several tasks share their weights" in refused
 
 
 def test_four_processes_train_as_one_up_to_the_order_of_sums(finetune, tmp_path):

@@ -160,7 +160,8 @@ def summary(state: StudyState, outcome: RunSummary) -> list[str]:
     if outcome.skipped:
         lines.append(f"missing: {len(outcome.skipped)} cells were skipped, because a cell that they need failed")
     if outcome.not_needed:
-        lines.append(f"{outcome.not_needed:,} cells were not needed: the claims on them are decided")
+        why = "belong to later looks" if outcome.not_started else "were not needed: the claims on them are decided"
+        lines.append(f"{outcome.not_needed:,} cells {why}")
     if outcome.not_started:
         hours = f"{study.budget_hours:g} h" if study.budget_hours else ""
         lines.append(f"missing: {len(outcome.not_started)} cells did not start: the budget of {hours} is used up")

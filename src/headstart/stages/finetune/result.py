@@ -47,6 +47,8 @@ class MethodDetails:
     predict_seconds: float | None = None
     """The time to predict the test rows in batches, without encoding them; None where it was not measured."""
 
+    share: float | None = None
+    """The fraction of all training draws that this task received; None where it was trained alone."""
     adapted: dict[str, Any] = field(default_factory=dict)
     """Adaptations: the pre-training before fine-tuning, as in a manifest, if the recipe has `adapt_first`."""
 
@@ -61,7 +63,7 @@ class MethodDetails:
         added = {
             "attention": self.attention, "truncated": self.truncated or None, "forgetting": forgetting,
             "overlap": self.overlap or None, "decision": self.decision or None, "mixture": self.mixture or None,
-            "predict_seconds": self.predict_seconds, "adapted": self.adapted or None,
+            "predict_seconds": self.predict_seconds, "adapted": self.adapted or None, "share": self.share,
         }  # fmt: skip
         return values | {name: value for name, value in added.items() if value is not None}
 

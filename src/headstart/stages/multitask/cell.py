@@ -123,6 +123,7 @@ def run_seed(
             model = copy.deepcopy(own.model)
             outcome = TrainResult(trained.progress, scores_of(name, trained.validation), trained.resumed_from)
             result, model = measure(request, settings, own, model, outcome)
+            result = replace(result, details=replace(result.details, share=learner.shares[name]))
             save_model(request.setup, model, model_folder(runs[name].folder, seed))
             results.append((name, request, result))
         meter.set_totals(trained.progress.tokens, flops)

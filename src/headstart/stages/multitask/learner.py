@@ -61,7 +61,7 @@ class MultitaskLearner:
             weights: the factor on each task's loss.
             one_head: the networks are one and the same, without heads of the tasks.
         """
-        self.learners, self.names, self.one_head = learners, list(learners), one_head
+        self.learners, self.names, self.shares, self.one_head = learners, list(learners), shares, one_head
         models = {name: learner.model for name, learner in learners.items()}
         share(models, whole=one_head)
         self.model = torch.nn.ModuleDict(models)

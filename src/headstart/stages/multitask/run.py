@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headstart.core import artifact, registry
+from headstart.core.errors import RecipeError
 from headstart.core.log import logger
 from headstart.core.pages.markdown import markdown_table
 from headstart.evaluation.cost import PriceTag
@@ -42,6 +43,7 @@ def run(recipe: MultitaskRecipe, quiet: bool = False) -> Path:
             require_checkpoint(recipe.model)
             alone = {name: pin_recipe(recipe.of_task(name), {"data.dataset": "dataset"}) for name in recipe.tasks}
             require_processes(next(iter(alone.values())), world)
+            _require_replicas(recipe, world)
             inputs = {
                 f"{name}: {key}": value for name, one in alone.items() for key, value in finetune.inputs_of(one).items()
             }
@@ -106,6 +108,16 @@ def _run(
         shutil.rmtree(folder.path / "work", ignore_errors=True)
 
 
+def _require_replicas(recipe: MultitaskRecipe, world: World) -> None:
+    """Raise if processes would shard the weights, which the networks of the tasks share."""
+    if world.size > 1 and recipe.training.shards_weights:
+        raise RecipeError(
+            f"`training.parallel` is {recipe.training.parallel}, but the networks of several tasks share their weights",
+            allowed="Each process holds shared weights whole",
+            do="Set `training.parallel` to ddp",
+        )
+
+
 def _overlaps(runs: Mapping[str, TaskRun]) -> list[str]:
     """Return a sentence for each pair of tasks in which rows that test one train the other, and log it."""
     sentences = []
@@ -131,21 +143,22 @@ def _manifest(
     facts = {name: FinetuneManifest.read(run.folder.path) for name, run in runs.items()}
     scores = {name: _means(own, own.task["metrics"][0]) for name, own in facts.items()}
     joint = next(iter(facts.values())).method
-    cost = PriceTag()
+    cost, shares = PriceTag(), {}
     for name, run in runs.items():
         for method, runs_of_method in facts[name].metrics.items():
             for index in range(len(runs_of_method)):
                 cell = run.folder.path / "cells" / f"{method}-seed-{recipe.seed + index}"
                 result = MethodResult.from_dict(results.read(cell))
+                if method == joint:
+                    shares.setdefault(name, result.details.share)
                 is_trained = result.details.trainable_parameters is not None
                 if is_trained and (method != joint or run is next(iter(runs.values()))):
                     cost += result.cost
-    sizes = {name: own.data.train_rows for name, own in facts.items()}
     return MultitaskManifest(
         recipe=folder.recipe,
         seed=recipe.seed,
         parents={"model": artifact.identity(next(iter(runs.values())).setup.source.path)},
-        shares=recipe.mixing.shares(sizes),
+        shares=shares,
         scores=scores,
         table=_table({name: own.task["metrics"][0] for name, own in facts.items()}, scores),
         overlaps=overlaps,

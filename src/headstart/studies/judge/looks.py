@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from headstart.evaluation.significance import LEVEL
 from headstart.studies.definition import Study
-from headstart.studies.judge.results import Results
+from headstart.studies.judge.results import Results, Scores
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,15 @@ def of(study: Study) -> list[Look]:
 
 def until(results: Results, seed: int) -> Results:
     """Return the results of the seeds before this one."""
-    seen = {key: {own: cell for own, cell in runs.items() if own < seed} for key, runs in results.scores.items()}
     return replace(
         results,
-        scores={key: runs for key, runs in seen.items() if runs},
+        scores=scores_until(results.scores, seed) if results.before is None else results.before(seed),
         missing=[item for item in results.missing if item.cell.seed < seed],
         outcomes={name: until(outcome, seed) for name, outcome in results.outcomes.items()},
     )
+
+
+def scores_until(scores: Scores, seed: int) -> Scores:
+    """Return the scores of the seeds before this one."""
+    seen = {key: {own: cell for own, cell in runs.items() if own < seed} for key, runs in scores.items()}
+    return {key: runs for key, runs in seen.items() if runs}

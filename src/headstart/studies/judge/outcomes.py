@@ -17,8 +17,8 @@ from headstart.studies.contrast import PROBE, Contrast
 from headstart.studies.definition import Claim
 from headstart.studies.graph import Graph, Node, is_finished
 from headstart.studies.grid import Context
-from headstart.studies.judge import reaching
-from headstart.studies.judge.results import CellScore, MissingCell, Results, read_cell
+from headstart.studies.judge import looks, reaching
+from headstart.studies.judge.results import CellScore, MissingCell, Results, Scores, read_cell
 
 
 def read(graph: Graph, output: Path, reasons: Mapping[str, str], claims: Iterable[Claim]) -> dict[str, Results]:
@@ -63,8 +63,8 @@ def _of_probe(graph: Graph, output: Path, reasons: Mapping[str, str], outcome: s
             results.left_out[key] = f"the probe has no figure {measure or 'here'}; its figures are: {found}"
             continue
         results.scores.setdefault(key, {})[cell.seed] = _score(node, figure, payload["cost"], outcome)
-    _keep_common_items(results)
-    return results
+    raw = results.scores
+    return replace(results, scores=_common(raw), before=lambda seed: _common(looks.scores_until(raw, seed)))
 
 
 def _figure(scores: Iterable[dict[str, Any]], measure: str) -> dict[str, Any] | None:
@@ -89,13 +89,14 @@ def _score(node: Node, figure: Mapping[str, Any], cost: Mapping[str, Any], outco
     )  # fmt: skip
 
 
-def _keep_common_items(results: Results) -> None:
-    """Restrict the cells of a context to the items that all of them have a value for, and average these.
+def _common(scores: Scores) -> Scores:
+    """Return the scores on the items that all cells of a context have a value for.
 
     Networks differ in the items that they can take, such as the longest sentence, or the words that are one token.
     """
+    common = {key: dict(runs) for key, runs in scores.items()}
     by_data: dict[tuple[Context, str], list[tuple[dict[int, CellScore], int]]] = {}
-    for (_, context), runs in results.scores.items():
+    for (_, context), runs in common.items():
         for seed, cell in runs.items():
             if cell.gold:
                 by_data.setdefault((context, cell.gold[0]), []).append((runs, seed))
@@ -107,3 +108,4 @@ def _keep_common_items(results: Results) -> None:
             items = [cell.predictions[i] for i in kept]
             figure = {cell.metric: sum(items) / len(items)} if items else cell.test
             runs[seed] = replace(cell, test=figure, gold=[cell.gold[i] for i in kept], predictions=items)
+    return common

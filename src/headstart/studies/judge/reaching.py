@@ -14,7 +14,7 @@ from headstart.evaluation.metrics import About, about
 from headstart.studies.contrast import Contrast
 from headstart.studies.graph import Graph, cell_dir, is_finished
 from headstart.studies.grid import Context, System
-from headstart.studies.judge.results import CellScore, MissingCell, Results
+from headstart.studies.judge.results import CellScore, MissingCell, Results, Scores
 
 Evaluations = Sequence[tuple[float, float]]
 """The tokens read at each evaluation, and the value that was measured."""
@@ -45,12 +45,17 @@ def tokens_until(
 ) -> Results:
     """Return the tokens until the level is reached, from the evaluations of each run and the name of its node.
 
-    A run that never reaches it counts as one that does one token after the longest run of the study ended, so it is
-    worse than every run that reached the level, and equal to the others that did not.
+    A run that never reaches it counts as one that does one token after the longest run ended, so it is worse than every
+    run that reached the level, and equal to the others that did not.
     """
+
+    def before(seed: int) -> Scores:
+        seen = {key: {own: run for own, run in runs.items() if own < seed} for key, runs in logs.items()}
+        return tokens_until(seen, contrast).scores
+
     assert contrast.level is not None
     longest = max((log[-1][0] for runs in logs.values() for _, log in runs.values() if log), default=0.0)
-    results = Results()
+    results = Results(before=before)
     for key, runs in logs.items():
         for seed, (node, log) in runs.items():
             if not log:

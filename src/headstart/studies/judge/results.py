@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,10 @@ class CellScore:
         return -1 if self.about.lower_is_better else 1
 
 
+Scores = dict[tuple[System, Context], dict[int, CellScore]]
+"""The scores of each system in each context, by seed."""
+
+
 @dataclass(frozen=True)
 class MissingCell:
     """A cell without a result, and why; None: it has not run yet."""
@@ -73,11 +77,13 @@ class MissingCell:
 class Results:
     """All scores of a study, in the order of its grid."""
 
-    scores: dict[tuple[System, Context], dict[int, CellScore]] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
     missing: list[MissingCell] = field(default_factory=list)
     left_out: dict[tuple[System, Context], str] = field(default_factory=dict)
     """Baselines that do not apply to some rows, with their reasons."""
     overlaps: dict[tuple[System, Context], dict[str, Any]] = field(default_factory=dict)
+    before: Callable[[int], Scores] | None = None
+    """Computes the scores from the seeds before a seed alone, where a score depends on those of other seeds."""
     outcomes: dict[str, Results] = field(default_factory=dict)
     """Results of the same systems on other outcomes, as contrasts name them: `probe.minimal_pairs`."""
 

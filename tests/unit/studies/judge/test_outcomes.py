@@ -14,7 +14,7 @@ from headstart.stages.finetune import result
 from headstart.studies.definition import Study
 from headstart.studies.graph import Cell, Graph, Node, cell_dir
 from headstart.studies.grid import System
-from headstart.studies.judge import outcomes
+from headstart.studies.judge import looks, outcomes
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
 from headstart.studies.judge.verdicts import Verdict, judge
@@ -75,6 +75,14 @@ def test_only_items_that_all_models_have_are_compared(tmp_path: Path) -> None:
     verdict = judged(tmp_path, graph, "one > other on probe.cloze")
     assert verdict.comparison.examples == 2
     assert verdict.comparison.difference == pytest.approx(0.5), "not 1 − 2/3"
+
+
+def test_an_early_look_compares_the_items_of_its_own_seeds(tmp_path: Path) -> None:
+    graph = write(tmp_path, {"one": [[1.0, 1.0], [1.0, None]], "other": [[0.0, 1.0], [0.0, 1.0]]})
+    (found,) = outcomes.read(graph, tmp_path, {}, study_of("one > other on probe.cloze").claims).values()
+    one = System(("one",)), ()
+    assert len(found.scores[one][0].gold) == 1
+    assert len(looks.until(found, 1).scores[one][0].gold) == 2
 
 
 def test_a_probe_that_does_not_apply_is_named_in_the_verdict(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from headstart.core.errors import RecipeError
 from headstart.studies.contrast import Contrast
 from headstart.studies.definition import Study
 from headstart.studies.grid import System
+from headstart.studies.judge import looks
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.reaching import evaluations, tokens_to, tokens_until
 from headstart.studies.judge.results import Results
@@ -111,3 +112,16 @@ def test_claims_without_what_they_compare_are_refused() -> None:
         study_of(pretrain=None)
     with pytest.raises(RecipeError, match=r"names the probe 'cloze'; base.probe.probes has: minimal_pairs"):
         study_of("fast > slow on probe.cloze")
+
+
+def test_an_early_look_values_runs_by_its_own_longest_run() -> None:
+    """A run that never reached the level is valued by the longest run, which a later seed must not change."""
+    never, quick = [(0.0, 8.0), (1000.0, 7.0)], decay(100)
+    logs = {
+        (System((name,)), ()): {seed: (f"{name}-{seed}", run) for seed, run in enumerate(runs)}
+        for name, runs in {"fast": [quick] * 3, "slow": [never, never, [(0.0, 8.0), (9000.0, 7.0)]]}.items()
+    }
+    results = tokens_until(logs, Contrast.parse(CLAIM))
+    slow = System(("slow",)), ()
+    assert {seed: cell.score for seed, cell in results.scores[slow].items()} == {0: 9001, 1: 9001, 2: 9001}
+    assert {seed: cell.score for seed, cell in looks.until(results, 2).scores[slow].items()} == {0: 1001, 1: 1001}
