@@ -143,13 +143,13 @@ def _manifest(
     facts = {name: FinetuneManifest.read(run.folder.path) for name, run in runs.items()}
     scores = {name: _means(own, own.task["metrics"][0]) for name, own in facts.items()}
     joint = next(iter(facts.values())).method
-    cost, shares = PriceTag(), {}
+    cost, shares = PriceTag(), dict[str, float]()
     for name, run in runs.items():
         for method, runs_of_method in facts[name].metrics.items():
             for index in range(len(runs_of_method)):
                 cell = run.folder.path / "cells" / f"{method}-seed-{recipe.seed + index}"
                 result = MethodResult.from_dict(results.read(cell))
-                if method == joint:
+                if result.details.share is not None:
                     shares.setdefault(name, result.details.share)
                 is_trained = result.details.trainable_parameters is not None
                 if is_trained and (method != joint or run is next(iter(runs.values()))):
