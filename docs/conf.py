@@ -19,7 +19,7 @@ project = "Headstart"
 author = copyright = "The Headstart authors"
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["results/*/tables"]
+exclude_patterns = ["results/**/tables"]
 myst_heading_anchors = 4  # links such as decisions.md#usearch-for-search, as on a forge
 myst_links_external_new_tab = False
 

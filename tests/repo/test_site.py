@@ -5,6 +5,7 @@ Only the last test needs the generator.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -71,6 +72,20 @@ def test_every_page_is_in_the_navigation_once():
     navigation = yaml.safe_load((DOCS / "navigation.yaml").read_text(encoding="utf-8"))
     listed = [page for part in navigation.values() for page in in_navigation(part)]
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in PAGES), "change docs/navigation.yaml"
+
+
+def test_the_generator_is_told_of_every_other_file():
+    """A Markdown file outside of the navigation is a warning, and so an error, of the generator."""
+    line = re.search(r"^exclude_patterns = (.+)$", (DOCS / "conf.py").read_text(encoding="utf-8"), re.MULTILINE)
+    # The generator's patterns: `*` stays in a folder, `**` does not.
+    wild = {"**": ".*", "*": "[^/]*"}
+    excluded = [
+        re.compile("".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", pattern)) + "(/.*)?")
+        for pattern in ast.literal_eval(line[1])
+    ]
+    for path in sorted(set(DOCS.rglob("*.md")) - set(PAGES)):
+        name = path.relative_to(DOCS).as_posix()
+        assert any(pattern.fullmatch(name) for pattern in excluded), f"{name}: change exclude_patterns in docs/conf.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())

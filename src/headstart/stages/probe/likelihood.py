@@ -74,10 +74,18 @@ def _pseudo(
         batch = network.batch([row.ids for row in part])
         batch["positions"] = torch.tensor([[row.position] for row in part], device=network.device)
         labels = torch.tensor([row.label for row in part], device=network.device)
-        log_probs = masked_logits(network.model, batch)[:, 0].float().log_softmax(-1)
-        for row, value in zip(part, log_probs.gather(1, labels[:, None])[:, 0].double().tolist(), strict=True):
+        log_probs = label_log_probs(masked_logits(network.model, batch)[:, 0].float(), labels)
+        for row, value in zip(part, log_probs.double().tolist(), strict=True):
             totals[row.text] += value
     return totals
+
+
+def label_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of each label.
+
+    On a CPU, `log_softmax` sums the terms of a large vocabulary with six times the rounding error of `logsumexp`.
+    """
+    return logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
 
 
 def _masked(ids: list[int], words: list[int | None], position: int, mask: int) -> list[int]:
@@ -97,7 +105,7 @@ def _causal(network: ProbedNetwork, texts: list[list[int]]) -> list[float]:
         batch = network.batch([[*start, *texts[i]] for i in part])
         logits = network.model(**batch, use_cache=False).logits[:, len(start) - 1 : -1].float()
         labels = batch["input_ids"][:, len(start) :]
-        log_probs = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        log_probs = label_log_probs(logits, labels)
         counted = batch["attention_mask"][:, len(start) :]
         for i, value in zip(part, (log_probs.double() * counted).sum(1).tolist(), strict=True):
             totals[i] = value
