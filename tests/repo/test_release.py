@@ -147,9 +147,27 @@ def test_publishing_needs_no_stored_token():
 def test_a_license_that_cannot_be_used_freely_is_refused(load_script, tmp_path, monkeypatch, licenses, refused):
     script = load_script(".ci/licenses.py")
     component = {"name": "package", "version": "1.0", "licenses": licenses}
-    assert bool(script.problem(component)) is refused
+    assert bool(script.problem(component, {})) is refused
     (tmp_path / "sbom.json").write_text(json.dumps({"components": [component]}), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["licenses.py", str(tmp_path / "sbom.json"), str(tmp_path / "licenses.csv")])
+    monkeypatch.setattr(
+        sys, "argv", ["licenses.py", str(tmp_path / "sbom.json"), str(tmp_path / "licenses.csv"), str(tmp_path)]
+    )
     with pytest.raises(SystemExit) if refused else contextlib.nullcontext():
         script.main()
     assert (tmp_path / "licenses.csv").read_text(encoding="utf-8").startswith("package,version,license\npackage,1.0,")
+
+
+@pytest.mark.parametrize(("license_text", "refused"), [("Apache 2.0 License", False), ("GPLv3", True), ("", True)])
+def test_a_license_in_free_text_is_read_from_the_environment(load_script, tmp_path, monkeypatch, license_text, refused):
+    """The tool that lists the components leaves such licenses out."""
+    metadata = tmp_path / "package-1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(
+        f"Metadata-Version: 2.1\nName: package\nVersion: 1.0\nLicense: {license_text}\n", encoding="utf-8"
+    )
+    sbom, table = tmp_path / "sbom.json", tmp_path / "licenses.csv"
+    sbom.write_text(json.dumps({"components": [{"name": "package", "version": "1.0"}]}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["licenses.py", str(sbom), str(table), str(tmp_path)])
+    with pytest.raises(SystemExit) if refused else contextlib.nullcontext():
+        load_script(".ci/licenses.py").main()
+    assert table.read_text(encoding="utf-8").splitlines()[1] == f"package,1.0,{license_text}"
