@@ -51,9 +51,8 @@ def test_there_are_five_topics():
 def test_checks_hold(page):
     checks = [text for _, _, language, text in FENCE.findall(page.read_text(encoding="utf-8")) if language == "python"]
     assert len(checks) >= 3 and all("assert " in check for check in checks), "every exercise has a check"
-    names: dict[str, object] = {}
     for check in checks:
-        exec(compile(check, str(page), "exec"), names)
+        exec(compile(check, str(page), "exec"), {})
 
 
 @pytest.mark.parametrize("command", commands())
@@ -66,6 +65,17 @@ def test_commands_are_valid(command, monkeypatch):
     if words[0] in WITH_RECIPE and recipe is not None:
         overrides = [word for word in words[recipe + 1 :] if "=" in word and not word.startswith("--")]
         assert verbs.load(words[recipe], overrides)
+
+
+def test_every_command_writes_an_output_of_its_own(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    outputs: dict[str, set[str]] = {}
+    for command in commands():
+        _, verb, recipe, *overrides = [*shlex.split(command), "", ""]
+        if verb in ("pretrain", "finetune"):
+            outputs.setdefault(str(verbs.load(recipe, [word for word in overrides if word]).output), set()).add(command)
+    assert len(outputs) > 20
+    assert not [output for output, found in outputs.items() if len(found) > 1], "add output=runs/NAME"
 
 
 @pytest.mark.parametrize("page", [*TOPICS, COURSE / "which-method.md"], ids=lambda page: page.stem)
