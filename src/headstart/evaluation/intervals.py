@@ -54,6 +54,25 @@ def bootstrap_statistic(function: Resampled, examples: int, seed: int) -> Estima
     return _estimate(float(function(np.ones((1, examples)))[0]), function, examples, SAMPLES, seed)
 
 
+def bootstrap_crossed(values: Sequence[float], rows: Sequence[str], columns: Sequence[str]) -> Estimate:
+    """Return the mean of the cells of a table with its bootstrap interval over rows and columns.
+
+    Each value has the names of its row and column. Rows and columns are drawn independently, each as a whole: cells of
+    a row, or of a column, are not independent of each other. Cells may be missing.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    row_of, column_of = (np.unique(names, return_inverse=True)[1] for names in (rows, columns))
+    generator = np.random.default_rng(resampling_seed(array.tolist()))
+    weights = np.ones((SAMPLES, len(array)))
+    for index in (row_of, column_of):
+        levels = int(index.max()) + 1
+        weights *= generator.multinomial(levels, np.full(levels, 1 / levels), size=SAMPLES)[:, index]
+    drawn = weights.sum(1) > 0
+    means = weights[drawn] @ array / weights[drawn].sum(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(array.mean()), float(low), float(high))
+
+
 def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
     """Return the sum of the numerators divided by that of the denominators, with its bootstrap interval.
 

@@ -83,7 +83,8 @@ def head_logits(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
     full model: T5 scales the states, BART adds a bias, others cap the logits.
     """
     outputs = transformers.modeling_outputs
-    body: torch.nn.Module = model.get_decoder() if model.config.is_encoder_decoder else model.base_model
+    # OPT and BART's decoder alone do not call their body but the decoder in it.
+    body: torch.nn.Module = getattr(model.base_model, "decoder", model.base_model)
     inputs: dict[str, Any] = {"inputs_embeds": states}
     if model.config.is_encoder_decoder:
         inputs = {"decoder_inputs_embeds": states, "encoder_outputs": outputs.BaseModelOutput(cast(Any, states))}

@@ -12,6 +12,7 @@ from headstart.evaluation.intervals import (
     Estimate,
     bootstrap,
     bootstrap_auc,
+    bootstrap_crossed,
     bootstrap_mean,
     bootstrap_ratio,
     wilson,
@@ -72,3 +73,24 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn():
     found = bootstrap_auc(scores.tolist(), positive.tolist())
     assert found.value == pytest.approx(roc_auc_score(positive, scores)) and found.low < found.value < found.high
     assert bootstrap_auc([1.0, 2.0], [True, True]).value is None
+
+
+def test_cells_of_a_row_are_no_independent_values():
+    """Rows that differ in columns that do not: the interval is that of the row means, not that of all cells."""
+    means = np.random.default_rng(0).normal(size=6).tolist()
+    cells = [(value, f"row {r}", f"column {c}") for r, value in enumerate(means) for c in range(50)]
+    crossed, rows, naive = (
+        bootstrap_crossed(*zip(*cells, strict=True)),
+        bootstrap_mean(means),
+        bootstrap_mean([value for value, _, _ in cells]),
+    )
+    assert crossed.value == pytest.approx(rows.value)
+    widths = [estimate.high - estimate.low for estimate in (crossed, rows, naive)]
+    assert widths[0] == pytest.approx(widths[1], rel=0.1) and widths[0] > 5 * widths[2]
+
+
+def test_a_table_of_one_column_and_missing_cells():
+    one = bootstrap_crossed([1.0, 2.0, 6.0], ["a", "b", "c"], ["", "", ""])
+    assert one.value == 3.0 and one.low < 2 and one.high > 4
+    diagonal = bootstrap_crossed([1.0, 2.0], ["a", "b"], ["x", "y"])
+    assert (diagonal.value, diagonal.low, diagonal.high) == (1.5, 1.0, 2.0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedModel
 
 import headstart
 from headstart.backbones.decoder import Decoder
@@ -48,9 +49,19 @@ def test_first_token_is_not_predicted_even_if_it_is_not_special():
     assert batch["labels"].tolist() == [[-100, 11, 12]]
 
 
-def test_loss_equals_that_of_the_plain_model():
+def plain_decoder(kind: str) -> PreTrainedModel:
+    """A decoder of ours, or one of a checkpoint whose head calls a part of the body."""
     torch.manual_seed(0)
-    model = Decoder(Decoder.Config(size="tiny")).build(synthetic_vocabulary(), 32, "AutoModelForCausalLM").eval()
+    if kind == "modernbert-decoder":
+        return Decoder(Decoder.Config(size="tiny")).build(synthetic_vocabulary(), 32, "AutoModelForCausalLM").eval()
+    sizes = {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = OPTConfig(vocab_size=SIZE, max_position_embeddings=64, word_embed_proj_dim=16, **sizes)
+    return OPTForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["modernbert-decoder", "opt"])
+def test_loss_equals_that_of_the_plain_model(kind):
+    model = plain_decoder(kind)
     ids = np.random.default_rng(0).integers(1, SIZE, size=(4, 32))
     ids[:, 0] = 2
     batch = CausalLM(chunk=10).corrupt(Rows(ids, [Sample(0, row) for row in range(4)]), synthetic_vocabulary(), 0)

@@ -14,7 +14,7 @@ from headstart.stages.probe.likelihood import MAX_LOGITS, start_of, token_batche
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.tasks.framing import frame
 
-_FINAL_NORMS = ("final_norm", "ln_f", "final_layer_norm", "norm")
+_FINAL_NORMS = ("final_norm", "ln_f", "final_layer_norm", "final_layernorm", "norm", "norm_f", "layer_norm")
 """What networks with pre-normalization call the norm between their last layer and the head."""
 
 
@@ -76,7 +76,8 @@ def predictions_by_layer(
     Paper: nostalgebraist 2020, the logit lens
     """
     model: Any = network.model
-    norm = next((getattr(model.base_model, name) for name in _FINAL_NORMS if hasattr(model.base_model, name)), None)
+    body = getattr(model.base_model, "decoder", model.base_model)
+    norm = next((getattr(body, name) for name in _FINAL_NORMS if hasattr(body, name)), None)
     lengths = [len(blank.ids) for blank in blanks]
     for indices in token_batches(range(len(blanks)), lengths, MAX_LOGITS // model.config.vocab_size):
         batch = network.batch([blanks[i].ids for i in indices])

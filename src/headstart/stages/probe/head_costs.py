@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from headstart.core.randomness import generator
 from headstart.evaluation.intervals import Estimate, bootstrap_ratio
+from headstart.objectives.chunked import head_logits
 from headstart.objectives.masked_lm import masked_logits
 from headstart.stages.probe.attention_maps import Maps, WordTokens
 from headstart.stages.probe.likelihood import MAX_LOGITS, start_of, token_batches
@@ -186,14 +187,17 @@ def _losses(network: ProbedNetwork, batch: dict[str, torch.Tensor]) -> Maps:
     """Return the loss of each row in nats, summed over its predictions."""
     if network.family == "encoder":
         logits = masked_logits(network.model, batch)
-    else:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        before = (batch["positions"] - 1).clamp(min=0)
-        full = network.model(**inputs, use_cache=False).logits  # (rows, length, vocabulary)
-        logits = full.gather(1, before[..., None].expand(-1, -1, full.shape[-1]))
-    each = cross_entropy(logits.float().flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    losses: Maps = (each.view(batch["labels"].shape) * batch["weights"]).double().sum(1).cpu().numpy()
-    return losses
+        each = cross_entropy(logits.float().flatten(0, 1), batch["labels"].flatten(), reduction="none")
+        losses: Maps = (each.view(batch["labels"].shape) * batch["weights"]).double().sum(1).cpu().numpy()
+        return losses
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    states = network.model.base_model(**inputs, use_cache=False)[0]
+    rows, slots = batch["weights"].nonzero(as_tuple=True)
+    # Logits of a large vocabulary are costly, so padding has none.
+    logits = head_logits(network.model, states[rows, batch["positions"][rows, slots] - 1][None])[0]
+    each = cross_entropy(logits.float(), batch["labels"][rows, slots], reduction="none")
+    sums: Maps = torch.zeros(len(states), dtype=torch.float64).index_add(0, rows.cpu(), each.double().cpu()).numpy()
+    return sums
 
 
 @contextmanager

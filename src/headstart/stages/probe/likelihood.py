@@ -15,6 +15,10 @@ from headstart.stages.probe.network import ProbedNetwork
 from headstart.tasks.framing import frame, start_token
 
 _BATCH_TOKENS = 8192
+_LEAST_FILLED = 0.75
+"""The length of the shortest item of a batch as a part of the longest: the rest is padding, which costs as much."""
+_FEWEST_TOKENS = 256
+"""Smaller batches are not divided: their cost is that of reading the weights."""
 MAX_LOGITS = 1 << 26
 """Logits per forward pass: 256 MB in float32."""
 T = TypeVar("T")
@@ -123,7 +127,9 @@ def token_batches(items: Sequence[T], lengths: Sequence[int], most: int) -> Iter
     part: list[T] = []
     longest = 0
     for i in sorted(range(len(items)), key=lambda i: -lengths[i]):
-        if part and (len(part) >= most or (len(part) + 1) * longest > _BATCH_TOKENS):
+        is_full = len(part) >= most or (len(part) + 1) * longest > _BATCH_TOKENS
+        is_shorter = lengths[i] < _LEAST_FILLED * longest and len(part) * longest >= _FEWEST_TOKENS
+        if part and (is_full or is_shorter):
             yield part
             part = []
         longest = longest if part else lengths[i]

@@ -126,7 +126,7 @@ class ProbedNetwork:
         """The longest input in tokens, including special ones."""
         positions = getattr(self.model.config, "max_position_embeddings", None)
         limits = [int(self.tokenizer.model_max_length), *([positions] if isinstance(positions, int) else [])]
-        return min(limits)
+        return min([*limits, *_padded_positions(self.model)])
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special ones."""
@@ -140,6 +140,17 @@ class ProbedNetwork:
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
         return {"input_ids": ids, "attention_mask": mask}
+
+
+def _padded_positions(model: PreTrainedModel) -> list[int]:
+    """Return the longest inputs of tables whose positions start after the padding id, such as RoBERTa's."""
+    return [
+        table.num_embeddings - table.padding_idx - 1
+        for name, table in model.named_modules()
+        if name.endswith("position_embeddings")
+        and isinstance(table, torch.nn.Embedding)
+        and table.padding_idx is not None
+    ]
 
 
 def _outputs_of(config: Any) -> ClassifierOutputs | None:

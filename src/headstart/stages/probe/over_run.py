@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from headstart.core import artifact
-from headstart.core.errors import ArtifactError
+from headstart.core.errors import ArtifactError, RecipeError
 from headstart.core.log import logger
 from headstart.core.pages.charts import ChartLine, ChartPoint, legend, line_chart
 from headstart.core.pages.svg import Marker
@@ -39,6 +39,15 @@ def require_snapshots(checkpoints: Sequence[ProbedCheckpoint]) -> None:
                 "training.snapshots",
                 do="Pre-train with training.snapshots=5, or leave out --over-run",
             )
+
+
+def require_probes(probes: Mapping[str, type[Probe]]) -> None:
+    """Raise if none of the chosen probes runs on snapshots."""
+    if not any(probe.over_run for probe in probes.values()):
+        raise RecipeError(
+            f"--over-run is set, and {', '.join(probes)} does not show what was learned when",
+            do="Name another probe, such as minimal_pairs, or leave out --over-run",
+        )
 
 
 def measure_run(
@@ -113,11 +122,12 @@ def _section(name: str, measure: str, scored: Sequence[tuple[RunPoint, ProbeScor
         by_model.setdefault(point.model, []).append((point, score))
     lines: list[ChartLine] = []
     for number, (model, part) in enumerate(by_model.items()):
-        points = [_chart_point(point, score) for point, score in part]
-        lines.append(ChartLine(model, Marker.of(number), points))
+        points = [found for point, score in part if (found := _chart_point(point, score)) is not None]
+        if points:
+            lines.append(ChartLine(model, Marker.of(number), points))
         untrained = part[-1][1].baselines.get("untrained")
         if untrained is not None:
-            ends = [ChartPoint(points[i].x, part[-1][1].scale * untrained) for i in (0, -1)]
+            ends = [ChartPoint(_millions(part[i][0]), part[-1][1].scale * untrained) for i in (0, -1)]
             lines.append(ChartLine(f"{model}, untrained", Marker.of(number), ends, is_dashed=True))
     rows = [
         [Quoted(point.model), f"{point.step:,}", f"{point.tokens:,}", score.shown(), _untrained(score)]
@@ -130,19 +140,26 @@ def _section(name: str, measure: str, scored: Sequence[tuple[RunPoint, ProbeScor
         "Intervals: 95 %. The dashed line is the same network untrained.",
     ]
     title = f"Over the run: {name}, {measure}"
+    table = ReportTable(title, header, rows, [False, *[True] * 4])
+    if not lines:
+        return ReportSection(title, notes, (), [table])
     chart = line_chart(f"{measure}, {unit}", "million tokens read", unit, lines, may_be_log=True)
     entries = [(line.name, line.marker, line.is_dashed) for line in lines]
-    table = ReportTable(title, header, rows, [False, *[True] * 4])
     return ReportSection(title, notes, [chart, legend(entries)], [table])
 
 
-def _chart_point(point: RunPoint, score: ProbeScore) -> ChartPoint:
-    value, low, high = (
-        None if number is None else score.scale * number
-        for number in (score.estimate.value, score.estimate.low, score.estimate.high)
-    )
+def _chart_point(point: RunPoint, score: ProbeScore) -> ChartPoint | None:
+    """Return the point of a figure, or None for one that is undefined."""
+    estimate = score.estimate
+    if estimate.value is None:
+        return None
+    low, high = (None if end is None else score.scale * end for end in (estimate.low, estimate.high))
     text = f"{point.tokens:,} tokens: {score.shown()}"
-    return ChartPoint(point.tokens / 1e6, value or 0.0, text, low, high)
+    return ChartPoint(_millions(point), score.scale * estimate.value, text, low, high)
+
+
+def _millions(point: RunPoint) -> float:
+    return point.tokens / 1e6
 
 
 def _untrained(score: ProbeScore) -> str:

@@ -47,6 +47,7 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
     if settings.over_run:
         over_run.require_snapshots(checkpoints)
+        over_run.require_probes(classes)
     require_free(target, KIND, [checkpoint.folder for checkpoint in checkpoints], settings.overwrite)
     largest = max(checkpoint.parameter_count for checkpoint in checkpoints)
     share = 1.0 if settings.limit is not None else min(1.0, max(_LEAST_SHARE, _FULL_SIZE / max(1, largest)))

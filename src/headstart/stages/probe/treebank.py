@@ -41,6 +41,9 @@ def read_trees(path: Path) -> list[Tree]:
         words, heads, relations = (row[name] for name in _COLUMNS)
         if not all(isinstance(part, list) for part in (words, heads, relations)):
             raise DataError(f"{path}, row {number}: tokens, heads and relations are not lists", do="Convert the file")
+        _require_texts(path, number, "token", words)
+        _require_heads(path, number, heads)
+        _require_texts(path, number, "relation", relations)
         if not len(words) == len(heads) == len(relations) or not all(0 <= head <= len(words) for head in heads):
             raise DataError(
                 f"{path}, row {number}: {len(words)} tokens, {len(heads)} heads and {len(relations)} relations",
@@ -59,14 +62,15 @@ def read_tagged(path: Path) -> list[Tree]:
     trees = []
     for number, row in enumerate(read_table(path, (_COLUMNS[0], _TAGS)), start=1):
         words = row[_COLUMNS[0]]
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise DataError(f"{path}, row {number}: tokens are not a list of texts", do="Convert the file")
+        if not isinstance(words, list):
+            raise DataError(f"{path}, row {number}: tokens are not a list", do="Convert the file")
+        _require_texts(path, number, "token", words)
         trees.append(Tree(words, [], [], _tags(path, number, row)))
     return trees
 
 
 def _tags(path: Path, number: int, row: dict[str, Any]) -> list[str]:
-    """Return the tags of a sentence, or none if the table has no such column."""
+    """Return the tags of a sentence as texts, or none if the table has no such column; a tag may be a number."""
     tags = row.get(_TAGS)
     if tags is not None and (not isinstance(tags, list) or len(tags) != len(row[_COLUMNS[0]])):
         raise DataError(
@@ -74,7 +78,36 @@ def _tags(path: Path, number: int, row: dict[str, Any]) -> list[str]:
             allowed="Each token has a tag",
             do="Repair or remove the row",
         )
-    return tags or []
+    named = [str(tag) if _is_integer(tag) else tag for tag in tags or ()]
+    _require_texts(path, number, "tag", named)
+    return named
+
+
+def _require_texts(path: Path, number: int, name: str, values: list[Any]) -> None:
+    for position, value in enumerate(values, start=1):
+        if not isinstance(value, str):
+            raise DataError(
+                f"{path}, row {number}: {name} {position} is {_shown(value)}, not a text",
+                do="Repair or remove the row",
+            )
+
+
+def _require_heads(path: Path, number: int, heads: list[Any]) -> None:
+    for position, head in enumerate(heads, start=1):
+        if not _is_integer(head):
+            raise DataError(
+                f"{path}, row {number}: head {position} is {_shown(head)}, not an integer",
+                allowed="A head is the number of a token, such as 2, or 0 for the root",
+                do="Convert the heads to integers" if head is not None else "Repair or remove the row",
+            )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value)
 
 
 def read_lines(path: Path) -> list[list[str]]:

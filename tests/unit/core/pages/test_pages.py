@@ -108,7 +108,7 @@ def test_a_page_is_one_file_that_escapes_what_it_prints(template):
 
 def test_cells_of_a_table_are_escaped_and_have_classes(template):
     content = PageTable(["a", "n"], [["<b>", "1"], ["x" * 41, "2"]], [False, True], [False, True])
-    html = page.render(template("{{ table(content) }}"), title="t", content=content)
+    html = page.render(template("{{ table(content, title) }}"), title="t", content=content)
     assert "<td>&lt;b&gt;</td>" in html and '<td class="number">1</td>' in html
     assert '<th scope="col" class="number">n</th>' in html and '<tr class="muted"><td class="long">' in html
 
@@ -118,6 +118,21 @@ def test_a_table_has_a_caption_and_names_of_rows_on_request(template):
     html = page.render(template("{{ table(content) }}"), title="t", content=content)
     assert "<caption>&lt;i&gt;</caption>" in html
     assert '<tr><th scope="row">&lt;b&gt;</th><td class="number">1</td></tr>' in html
+
+
+@pytest.mark.parametrize(("caption", "name"), [("<i>", "&lt;i&gt;"), ("", "Section &amp; title")])
+def test_a_table_that_scrolls_is_reached_by_keyboard_and_has_a_name(template, caption, name):
+    content = PageTable(["a"], [["1"]], [False], caption=caption)
+    html = page.render(template("{{ table(content, title) }}"), title="Section & title", content=content)
+    assert f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>' in html
+
+
+def test_a_long_name_of_a_row_keeps_a_readable_width(template):
+    content = PageTable(["a"], [["x" * 41]], [False], caption="c", has_row_names=True)
+    html = page.render(template("{{ table(content) }}"), title="t", content=content)
+    assert '<th scope="row" class="long">' in html
+    (rule,) = re.findall(r"th\.long \{([^}]*)\}", html)
+    assert "min-width: 12rem" in rule and "overflow-wrap: anywhere" in rule
 
 
 def test_whiskers_of_an_interval_chart_cover_the_interval():

@@ -147,7 +147,7 @@ def test_the_mean_over_relations_has_the_interval_of_resampled_edges():
 
 def test_the_page_draws_heads_and_shows_markup_as_text(encoder_folder, decoder_folder, tmp_path, monkeypatch, verses):
     monkeypatch.setenv("HEADSTART_DATA", str(tmp_path))
-    (tmp_path / "lines.txt").write_text("the <b>king</b> went up\nand he said\n", encoding="utf-8")
+    (tmp_path / "lines.txt").write_text("the <b>king</b> went up\nand he said\n" + "to him\n" * 3, encoding="utf-8")
     run = headstart.probe(
         encoder_folder,
         decoder_folder,

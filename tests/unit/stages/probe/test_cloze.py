@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from headstart.core.errors import DataError
 from headstart.stages.probe.blanks import answered_blank, find_blanks, predictions_by_layer
@@ -45,6 +46,32 @@ def test_after_the_last_layer_the_lens_shows_the_predictions_of_the_model(networ
         last = layers[i][network.model.config.num_hidden_layers]
         torch.testing.assert_close(last, logits_of(network, text).log_softmax(-1), atol=1e-4, rtol=0)
         assert not torch.allclose(layers[i][0], last, atol=1e-3)
+
+
+def test_the_limit_holds_for_texts_of_the_user(tmp_path):
+    (tmp_path / "blanks.txt").write_text("".join(f"text {i} ___\n" for i in range(9)), encoding="utf-8")
+    probe = Cloze(ProbeSettings(text=str(tmp_path / "blanks.txt"), limit=2))
+    assert probe.prepare() is None and len(probe.texts) == 2
+
+
+@pytest.mark.parametrize("kind", ["opt", "phi"])
+def test_the_lens_reads_the_layers_of_any_decoder_through_its_final_norm(kind, network_of, decoder_folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(str(decoder_folder))
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"opt": {"ffn_dim": 64, "word_embed_proj_dim": 32}, "phi": {"intermediate_size": 64}}[kind]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **more, max_position_embeddings=64))
+    norm = model.base_model.decoder.final_layer_norm if kind == "opt" else model.base_model.final_layernorm
+    torch.nn.init.normal_(norm.weight)
+    for part in (model, tokenizer):
+        part.save_pretrained(str(tmp_path))
+    network = network_of(tmp_path)
+    (blank,) = find_blanks(network, TEXTS[0])
+    found = {layer: row[0] for _, layer, row in predictions_by_layer(network, [blank])}
+    with torch.no_grad():
+        states = model.eval().base_model(torch.tensor([blank.ids]), output_hidden_states=True).hidden_states
+        expected = model.lm_head(norm(states[1]))[0, blank.position].log_softmax(-1)
+    torch.testing.assert_close(found[1], expected, atol=1e-4, rtol=0)
 
 
 def test_the_answer_of_a_fact_is_the_token_that_fills_its_blank(network):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -12,7 +15,8 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 import headstart
 from headstart.core.errors import RecipeError
 from headstart.evaluation.intervals import Estimate
-from headstart.stages.probe.probes.forgetting import _independent
+from headstart.stages.probe.probe import ProbeScore
+from headstart.stages.probe.probes.forgetting import Change, _independent
 
 
 @pytest.fixture
@@ -68,6 +72,30 @@ def test_a_classifier_is_measured_with_the_head_of_the_first_model(encoder_folde
     page = run.page.read_text(encoding="utf-8")
     assert "Forgetting" in page and "Without a figure" not in page
     assert {row["model"] for row in run.scores} == {str(same), str(changed)}
+
+
+def test_the_page_says_which_probes_were_left_out_and_that_rows_are_few(encoder_folder, finetuned, data, tmp_path):
+    changed = finetuned(1.0)
+    settings = {"probes": ["forgetting"], "quiet": True}
+    few = headstart.probe(encoder_folder, changed, output=tmp_path / "few", limit=1, **settings)
+    page = few.page.read_text(encoding="utf-8")
+    assert "<p>attention: there is no tasks/ud-ewt-trees/test.parquet" in page
+    assert "<p>minimal_pairs: " not in page and "<p>bias: " not in page
+    warning = r"Figures over fewer than 10 rows are among those of ([^.]*)\. Intervals over so few are too narrow"
+    assert set(re.search(warning, page)[1].split(" and ")) == {"minimal_pairs", "bias"}
+    assert all(row["difference_low"] == row["difference_high"] for row in few.table("forgetting")), (
+        "one row has no width"
+    )
+
+
+def test_a_difference_over_few_rows_is_known_by_its_rows_that_were_not_left_out():
+    def change(before, after):
+        scores = [ProbeScore("m", "x", Estimate(0.0), {}, points=points) for points in (before, after)]
+        return Change("m", "bias", *scores, None)
+
+    assert not change([0.0] * 10, [1.0] * 10).is_over_few
+    assert change([math.nan, *[0.0] * 9], [1.0] * 10).is_over_few
+    assert not change([], []).is_over_few, "not a mean over rows"
 
 
 def test_another_tokenizer_or_network_is_refused_with_the_reason(encoder_folder, decoder_folder, data, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -89,12 +91,23 @@ def test_the_best_layer_is_chosen_on_other_sentences():
 
 def test_an_expected_layer_by_hand():
     """Accuracy 20, 40, 30, 80 after layers 0, 2, 4, 6: it rises by 20 at 2 and by 40 at 6, and falls at 4."""
-    hits = np.arange(10)[None] < np.array([[2], [4], [3], [8]])
-    found = TaskHits("tags", 2, 100, np.arange(10), hits, hits, 0.5, [0.25] * 4)
+    hits = np.arange(20)[None] // 2 < np.array([[2], [4], [3], [8]])
+    found = TaskHits("tags", 2, 100, np.arange(20), hits, hits, 0.5, [0.25] * 4)
     expected = found.expected_layer([0, 2, 4, 6])
-    assert expected.value == pytest.approx((20 * 2 + 40 * 6) / 60) and 2 <= expected.low < expected.high <= 6
-    flat = TaskHits("tags", 2, 100, np.arange(10), hits[[3, 0]], hits[[3, 0]], 0.5, [0.5] * 2)
+    assert expected.value == pytest.approx((20 * 2 + 40 * 6) / 60) and expected.low < expected.value < expected.high
+    flat = TaskHits("tags", 2, 100, np.arange(20), hits[[3, 0]], hits[[3, 0]], 0.5, [0.5] * 2)
     assert flat.expected_layer([0, 1]).value is None
+
+
+def test_equal_layers_do_not_raise_the_expected_layer():
+    """All layers after the first one are equally good, so the best of them is above it by chance alone."""
+    rng, found = np.random.default_rng(0), []
+    groups = np.repeat(np.arange(100), 10)
+    for _ in range(60):
+        shared, own = rng.random(len(groups)), rng.random((13, len(groups)))
+        hits = np.where(rng.random(own.shape) < 0.3, own, shared) < np.array([[0.86], *[[0.93]] * 12])
+        found.append(TaskHits("tags", 17, 1, groups, hits, hits, 0.0, [0.0] * 13).expected_layer(list(range(13))).value)
+    assert np.mean(found) == pytest.approx(1.0, abs=0.2)
 
 
 def test_a_center_of_gravity_by_hand_and_one_label_only():
@@ -166,6 +179,10 @@ def test_a_run_over_two_models(encoder_folder, decoder_folder, treebank, tmp_pat
     assert np.diag(pairs[names[0], names[0]]) == pytest.approx(1.0)
     page = run.page.read_text(encoding="utf-8")
     assert "<b>short" not in page and "Selectivity" in page and "45 sentences" in page
+    headers = [re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table) for table in page.split("<table")[1:]]
+    assert all(len(set(header)) == len(header) for header in headers), "each column has a name of its own"
+    assert any("untrained: weight in the mix" in header for header in headers)
+    assert any("untrained: center of gravity" in header for header in headers)
     measures = {row["measure"] for row in run.scores}
     assert measures == {
         "tags, best layer",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -40,7 +42,7 @@ def test_marked_words_are_read():
 
 
 def test_sentences_of_a_text(text, tmp_path):
-    sentences, marked = read_sentences(text)
+    sentences, marked = read_sentences(text, has_marks=True)
     assert [query.word for query in marked] == ["king"] and all(4 <= len(words) <= 60 for words in sentences)
     assert "**" not in {word for words in sentences for word in words}
     assert frequent_words([["The", "the", "king", ".", "7"]], 5) == ["the", "king"]
@@ -51,7 +53,12 @@ def test_sentences_of_a_text(text, tmp_path):
     assert set(random) <= set(larger)
     (tmp_path / "short.txt").write_text("a **b** c\n", encoding="utf-8")
     with pytest.raises(DataError, match="no sentence of 4 to 60 words without a mark"):
-        read_sentences(tmp_path / "short.txt")
+        read_sentences(tmp_path / "short.txt", has_marks=True)
+    path = tmp_path / "marks.txt"
+    path.write_text("A sentence without any mark.\nHe went to **New York** in the spring.\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"marks\.txt, text 2: .*New York.* but not one marked word"):
+        read_sentences(path, has_marks=True)
+    assert len(read_sentences(path, has_marks=False)[0]) == 2
 
 
 def test_the_same_sentence_is_the_nearest_and_layer_0_knows_words(network_of, encoder_folder, text):
@@ -86,8 +93,8 @@ def test_similarities_are_those_of_a_second_count(network_of, decoder_folder, te
     found, states = probe.measure(network), word_states(network, probe.sentences, "x")
     rows: dict[str, dict[int, int]] = {}
     for row, (sentence, position) in enumerate(states.keys()):
-        word = probe.sentences[sentence][position].lower()
-        if sentence < probe.random and word[0].isalpha():
+        word = probe.sentences[sentence][position]
+        if sentence < probe.random and word[0].isalpha() and position > 0:
             rows.setdefault(word, {}).setdefault(sentence, row)
     last = states.values[-1].astype(np.float64)
     values = []
@@ -111,6 +118,12 @@ def test_a_run_over_two_models(encoder_folder, decoder_folder, text, tmp_path):
     assert all(-1 <= row["value"] <= 1 and row["low"] <= row["value"] <= row["high"] for row in layers)
     page = run.page.read_text(encoding="utf-8")
     assert "<b>the" not in page and "Ethayarajh 2019" in page and "50 random" in page
+    headers = [re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table) for table in page.split("<table")[1:]]
+    assert all(len(set(header)) == len(header) for header in headers), "each column has a name of its own"
+    (similarity, _) = [header for header in headers if "anisotropy" in header]
+    assert similarity[-3:] == [
+        "untrained: anisotropy", "untrained: self-similarity − anisotropy", "untrained: intra-sentence − anisotropy",
+    ]  # fmt: skip
     again = headstart.probe(
         encoder_folder, decoder_folder, probes=["neighbors"], text=text, output=tmp_path / "two", limit=50, quiet=True
     )

@@ -8,10 +8,12 @@ import pytest
 
 import headstart
 from headstart.core import artifact
-from headstart.core.errors import ArtifactError
+from headstart.core.errors import ArtifactError, RecipeError
+from headstart.evaluation.intervals import Estimate
 from headstart.stages.pretrain.snapshots import snapshots_of
+from headstart.stages.probe import over_run
 from headstart.stages.probe.network import ProbedCheckpoint
-from headstart.stages.probe.probe import Measured
+from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
 from headstart.stages.probe.probes.minimal_pairs import MinimalPairs
 from headstart.stages.probe.settings import ProbeSettings
 
@@ -47,6 +49,44 @@ def test_a_model_without_snapshots_is_refused(encoder_folder, pairs, tmp_path):
     with pytest.raises(ArtifactError, match=r"has no snapshots.*training.snapshots=5"):
         headstart.probe(encoder_folder, probes=["minimal_pairs"], text=pairs, over_run=True, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_probes_that_show_no_learning_are_refused(pretrained, tmp_path):
+    with pytest.raises(RecipeError, match=r"--over-run is set, and attribution does not show"):
+        headstart.probe(pretrained, probes=["attribution"], over_run=True, output=tmp_path / "out")
+
+
+class _Undefined(Probe):
+    """A probe whose figure is what it measured."""
+
+    def report(self, measured):
+        (each,) = measured
+        estimate = Estimate(each.trained, each.trained, each.trained)
+        score = ProbeScore(each.model, "x", estimate, {"untrained": each.untrained}, unit="nats")
+        return ProbeReport([score], [], {})
+
+
+def _section_over(values, untrained):
+    points = [
+        over_run.RunPoint("m", step, 1_000_000 * step, {"p": Measured("m", "encoder", value, untrained)})
+        for step, value in enumerate(values, start=1)
+    ]
+    (section,) = over_run.report({"p": _Undefined(ProbeSettings())}, points).sections
+    return section
+
+
+def test_an_undefined_figure_is_no_point_of_the_chart():
+    section = _section_over([None, 5.0, 6.0], 4.0)
+    chart, _ = section.figures
+    assert "2,000,000 tokens: 5.00" in chart and "1,000,000 tokens" not in chart
+    assert [row[3] for row in section.tables[0].rows] == ["–", "5.00 (5.00 to 5.00)", "6.00 (6.00 to 6.00)"]
+
+
+@pytest.mark.parametrize(("untrained", "figures"), [(4.0, 2), (None, 0)])
+def test_a_figure_that_is_never_defined_has_at_most_the_line_of_the_untrained_network(untrained, figures):
+    section = _section_over([None, None], untrained)
+    assert len(section.figures) == figures and len(section.tables[0].rows) == 2
+    assert not any("000,000 tokens" in figure for figure in section.figures), "no point"
 
 
 def test_a_snapshot_records_its_tokens(pretrained):

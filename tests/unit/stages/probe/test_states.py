@@ -72,6 +72,19 @@ def test_a_sentence_that_does_not_fit_is_absent(network):
         word_states(network, [long], "my file")
 
 
+def test_a_sentence_that_fills_the_positions_of_a_network_is_read(network_of, checkpoint):
+    """RoBERTa's positions start after the padding id, so its table has more rows than a text may have tokens."""
+    network = network_of(checkpoint("roberta"))
+    assert network.max_length == 128 < network.model.config.max_position_embeddings
+    sentence = next(
+        found
+        for count in range(140, 0, -1)
+        if (found := tokenize_words(network, ["king"] * count)) and len(found.ids) == network.max_length
+    )
+    states = word_states(network, [["king"] * len(sentence.words)], "x")
+    assert len(states.keys()) == len(sentence.words)
+
+
 def test_layers_of_a_deep_network_are_spaced_evenly():
     assert spaced_layers(7, 13) == [0, 1, 2, 3, 4, 5, 6]
     assert spaced_layers(31, 4) == [0, 10, 20, 30]

@@ -59,11 +59,15 @@ def marked_word(sentence: str) -> MarkedWord | None:
     return MarkedWord((*before, *word, *after), len(before))
 
 
-def read_sentences(path: Path) -> tuple[list[list[str]], list[MarkedWord]]:
+def read_sentences(path: Path, has_marks: bool) -> tuple[list[list[str]], list[MarkedWord]]:
     """Return the sentences of a text as words, and the marked words; both of the first ten million characters.
 
     A text file has one text per line, a table has texts in the column `text`. Sentences of fewer than 4 or more than 60
     words are left out, but not those with a marked word.
+
+    Args:
+        path: the text.
+        has_marks: refuse a sentence with a mark that does not mark exactly one word.
     """
     if path.suffix.lower() in SUFFIXES:
         texts = [row["text"] for row in read_columns(path, ("text",))]
@@ -77,7 +81,7 @@ def read_sentences(path: Path) -> tuple[list[list[str]], list[MarkedWord]]:
     sentences: list[list[str]] = []
     marked: list[MarkedWord] = []
     read = 0
-    for text in texts:
+    for number, text in enumerate(texts, start=1):
         read += len(text)
         if read > _MOST_CHARACTERS and sentences:
             break
@@ -87,6 +91,13 @@ def read_sentences(path: Path) -> tuple[list[list[str]], list[MarkedWord]]:
             if query is not None:
                 marked.append(query)
                 continue
+            if has_marks and MARK in text[start:end]:
+                raise DataError(
+                    f"{path}, text {number}: the sentence {text[start:end].strip()!r} has a {MARK}, but not one marked "
+                    "word",
+                    allowed=f"One word of a sentence can be marked, as in `a {MARK}play{MARK} in the theatre`",
+                    do=f"Mark one word, or remove each {MARK}",
+                )
             words = split_words(text[start:end])
             if _SENTENCE_WORDS[0] <= len(words) <= _SENTENCE_WORDS[1]:
                 sentences.append(words)

@@ -82,7 +82,7 @@ def _sample(trees: Sequence[Tree], source: str, limit: int, seed: int) -> list[T
 
 def _tagged(trees: Sequence[Tree]) -> list[LabeledWord]:
     return [
-        LabeledWord(i, (position,), str(tag), tree.words[position].lower())
+        LabeledWord(i, (position,), tag, tree.words[position].lower())
         for i, tree in enumerate(trees)
         for position, tag in enumerate(tree.tags)
     ]

@@ -21,6 +21,15 @@ _MIX_EXAMPLES = 2000
 """Training words from which the weights of layers are learned."""
 
 
+def _rises(choosing: Floats, scored: Floats) -> Floats:
+    """Return how much `scored` rises from record to record of `choosing`, shape (draws, layers - 1); 0 elsewhere."""
+    is_record = choosing[:, 1:] > np.maximum.accumulate(choosing, 1)[:, :-1]
+    layer = np.arange(1, choosing.shape[1])
+    last = np.maximum.accumulate(np.where(is_record, layer, 0), 1)
+    before = np.concatenate([np.zeros((len(choosing), 1), dtype=np.int64), last[:, :-1]], 1)
+    return np.asarray(is_record * (scored[:, 1:] - np.take_along_axis(scored, before, 1)))
+
+
 @dataclass(frozen=True)
 class TaskHits:
     """What linear probes of each layer predict correctly on the test words of a task."""
@@ -52,18 +61,24 @@ class TaskHits:
     def expected_layer(self, layers: Sequence[int]) -> Estimate:
         """Return the mean layer at which the accuracy rises above that of all earlier layers, weighted by the rise.
 
-        The interval is a bootstrap over sentences. It is not defined where no layer is better than the first one.
+        One half of the sentences decides which layers are above all earlier ones, and the other half how much: among
+        many equal layers, one is always the best by chance. The interval is a bootstrap over sentences. It is not
+        defined where no layer is better than the first one.
 
         Paper: after Tenney et al. 2019, whose probes read a mix of all layers up to each one; here the best of them
         """
         sums = np.stack([np.bincount(self.groups, weights=row.astype(np.float64)) for row in self.hits], 1)
         totals, numbers = np.bincount(self.groups).astype(np.float64), np.asarray(layers[1:], dtype=np.float64)
 
+        is_even = np.arange(len(totals)) % 2 == 0
+
         def statistic(counts: Floats) -> Floats:
-            accuracy = (counts @ sums) / (counts @ totals)[:, None]
-            rises = np.diff(np.maximum.accumulate(accuracy, 1), axis=1)
-            with np.errstate(invalid="ignore"):  # no rise at all
-                return np.asarray(rises @ numbers / rises.sum(1))
+            with np.errstate(invalid="ignore", divide="ignore"):  # a half without words, or no rise at all
+                parts = [counts * is_even, counts * ~is_even]
+                first, second = ((part @ sums) / (part @ totals)[:, None] for part in parts)
+                rises = _rises(first, second) + _rises(second, first)
+                total = rises.sum(1)
+                return np.where(total > 0, rises @ numbers / total, np.nan)
 
         return bootstrap_statistic(statistic, len(totals), resampling_seed(sums.ravel().tolist()))
 

@@ -38,7 +38,7 @@ _SENTENCES = 300
 _FEWEST_EDGES = 30
 """Edges of a relation that is scored."""
 _RESAMPLES = 2000
-_DRAWN_HEADS, _DRAWN_WORDS = 6, (7, 14)
+_DRAWN_HEADS, _DRAWN_WORDS, _MOST_DRAWN = 6, (7, 14), 3
 _SHOWN_MEASURES = {
     "first": "attention to the first token ([CLS], or the start of the text)",
     "last": "attention to the last token ([SEP])",
@@ -109,7 +109,8 @@ class Attention(Probe):
         self.trees = [trees[i] for i in sample(len(trees), limit, self.settings.seed, "attention sentences")]
         self.source = str(own if path is None or is_table else _TREEBANK)
         fitting = (tree.words for tree in trees if _DRAWN_WORDS[0] <= len(tree.words) <= _DRAWN_WORDS[1])
-        self.drawn = lines[:3] or [next(fitting, trees[0].words)]
+        self.given = len(lines)
+        self.drawn = lines[:_MOST_DRAWN] or [next(fitting, trees[0].words)]
         return None
 
     def measure(self, network: ProbedNetwork) -> _Found:
@@ -150,7 +151,7 @@ class Attention(Probe):
         scores = [_mean_score(each.model, *scored[each.model]) for each in measured if scored[each.model][0]]
         known = {each.model: pair for each in measured if (pair := _costs(each)) is not None}
         scores += [cost_score(model, *pair) for model, pair in known.items()]
-        sections = [_warning(self.source)]
+        sections = [_warning(self.source, self.given)]
         for each in measured:
             trained, untrained = scored[each.model]
             if trained:
@@ -266,13 +267,15 @@ def _mean_accuracy(scores: Sequence[RelationScore]) -> Estimate:
     return Estimate(float(accuracies.mean()), float(low), float(high))
 
 
-def _warning(source: str) -> ReportSection:
+def _warning(source: str, given: int) -> ReportSection:
     notes = [
         f"Sentences: {source}. Attention weights show which words a head reads from. They do not show what it does "
         "with them, nor that a prediction depends on it: other weights can give the same prediction (Jain & Wallace "
         "2019), and whether weights explain anything depends on what is asked of an explanation (Wiegreffe & Pinter "
         "2019).",
     ]
+    if given > _MOST_DRAWN:
+        notes.append(f"The first {_MOST_DRAWN} of the {given:,} sentences of --text are drawn.")
     return ReportSection("Attention", notes)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from headstart.core.errors import DataError
 from headstart.core.pages.charts import IntervalRow, interval_chart
-from headstart.evaluation.intervals import Estimate, bootstrap_mean
+from headstart.evaluation.intervals import Estimate, bootstrap_crossed
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.likelihood import log_likelihoods, token_batches
 from headstart.stages.probe.network import ProbedNetwork
@@ -44,6 +44,8 @@ class Comparison:
 
     axis: str
     names: str
+    template: str
+    """Empty for a pair of the user."""
     is_control: bool
     pairs: list[SentencePair]
 
@@ -86,7 +88,11 @@ class Bias(Probe):
         self.source = self.settings.text
         self.comparisons = [
             Comparison(
-                str(rows[i].get("axis") or _OWN_AXIS), "", False, [SentencePair(rows[i]["first"], rows[i]["second"])]
+                str(rows[i].get("axis") or _OWN_AXIS),
+                f"row {i + 1}",
+                "",
+                False,
+                [SentencePair(rows[i]["first"], rows[i]["second"])],
             )
             for i in chosen
         ]
@@ -132,11 +138,12 @@ class Bias(Probe):
         groups: dict[tuple[str, bool], list[Comparison]] = {}
         for comparison in comparisons:
             groups.setdefault((comparison.axis, comparison.is_control), []).append(comparison)
-        limit, seed = self.settings.limit or len(comparisons), self.settings.seed
         return [
             group[i]
             for (axis, is_control), group in groups.items()
-            for i in sample(len(group), limit, seed, f"bias {axis} {is_control}")
+            for i in sample(
+                len(group), self.row_count(len(group), fewest=_FEW), self.settings.seed, f"bias {axis} {is_control}"
+            )
         ]
 
     def _associations(self, network: ProbedNetwork, texts: list[str]) -> _Found:
@@ -167,7 +174,15 @@ class Bias(Probe):
         return [i for i, c in enumerate(self.comparisons) if c.axis == axis and c.is_control == is_control]
 
     def _mean(self, found: _Found, axis: str, is_control: bool = False) -> Estimate:
-        return _estimate([found.values[i] for i in self._indices(axis, is_control)])
+        return self._estimate(found.values, self._indices(axis, is_control))
+
+    def _estimate(self, values: Sequence[float], indices: Sequence[int]) -> Estimate:
+        """Return the mean over comparisons; names and templates are redrawn, because they recur in several of them."""
+        known = [i for i in indices if not math.isnan(values[i])]
+        if not known:
+            return Estimate(None)
+        chosen = [self.comparisons[i] for i in known]
+        return bootstrap_crossed([values[i] for i in known], [c.names for c in chosen], [c.template for c in chosen])
 
     def _warning(self, measured: Sequence[Measured]) -> ReportSection:
         notes = [
@@ -177,7 +192,8 @@ class Bias(Probe):
             "probabilities move when the name changes (total variation distance); it is never negative, so only the "
             "part above the control means anything.",
             "Control: names within one group. It shows how large a figure is that has nothing to do with the groups. "
-            "Intervals (95 %) are the bootstrap's over names and templates. They say nothing about other words.",
+            "Intervals (95 %) are the bootstrap's over names and templates; three templates for an axis are few. They "
+            "say nothing about other words.",
             "Limits: a few groups, a few stereotypes, English, short sentences. A small figure does not show that a "
             "model is fair, nor a large one that it does harm where it is used; both depend on the task and its data "
             "(Blodgett et al. 2021). Measure on texts of your own, too.",
@@ -213,8 +229,8 @@ class Bias(Probe):
         """Return the signed change of each label: positive if the first name of a pair has the higher probability."""
         rows = []
         for axis in self._axes():
-            parts = [found.by_label[i] for i in self._indices(axis)]
-            means = [_estimate([part[k] for part in parts]) for k in range(len(found.labels))]
+            indices = self._indices(axis)
+            means = [self._estimate([label[k] for label in found.by_label], indices) for k in range(len(found.labels))]
             rows.append([Quoted(axis), *(_text("" if found.is_number else "× 100", value, "+") for value in means)])
         header = ["axis", *(Quoted(label or "number") for label in found.labels)]
         caption = "First name minus second name, by label" + ("" if found.is_number else " × 100")
@@ -261,7 +277,7 @@ def fill_templates(path: Path) -> list[Comparison]:
                     for word, weight in weights
                     for first, second in [[template.format(group=name, attribute=word) for name in names]]
                 ]
-                comparisons.append(Comparison(entry["axis"], " / ".join(names), is_control, filled))
+                comparisons.append(Comparison(entry["axis"], " / ".join(names), template, is_control, filled))
     return comparisons
 
 
@@ -282,11 +298,6 @@ def classify(network: ProbedNetwork, texts: Sequence[str]) -> list[Any]:
         for i, row in zip(indices, logits.cpu().numpy(), strict=True):
             found[i] = row
     return found
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    known = [value for value in values if not math.isnan(value)]
-    return bootstrap_mean(known) if known else Estimate(None)
 
 
 def _both(unit: str, value: Estimate, untrained: Estimate) -> list[str]:

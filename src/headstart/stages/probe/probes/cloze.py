@@ -97,7 +97,9 @@ class Cloze(Probe):
         self.passages: list[str] = []
         self.most_frequent: dict[str, str] = {}
         if self.settings.text is not None:
-            self.source, self.texts = self.settings.text, _read_blanks(Path(self.settings.text))
+            texts = _read_blanks(Path(self.settings.text))
+            chosen = sample(len(texts), self.settings.limit or len(texts), self.settings.seed, "cloze blanks")
+            self.source, self.texts = self.settings.text, [texts[i] for i in chosen]
             return None
         facts, passages = data_file(_FACTS), data_file(_LAMBADA)
         if facts is None and passages is None:

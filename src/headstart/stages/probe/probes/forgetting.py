@@ -16,6 +16,9 @@ from headstart.stages.probe.network import ProbedCheckpoint, ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore
 from headstart.stages.probe.settings import ProbeSettings
 
+_FEW = 10
+"""Rows of a figure from which a bootstrap interval is of use."""
+
 
 @dataclass(frozen=True)
 class _Found:
@@ -44,10 +47,18 @@ class Change:
     def difference(self) -> Estimate:
         """The later figure minus the first one, with its interval: over the same rows where there are any."""
         if self.is_paired:
-            pairs = zip(self.after.points, self.before.points, strict=True)
-            known = [value for value in (after - before for after, before in pairs) if not math.isnan(value)]
+            known = self._known_differences()
             return bootstrap_mean(known) if known else Estimate(None)
         return _independent(self.before.estimate, self.after.estimate)
+
+    @property
+    def is_over_few(self) -> bool:
+        """Whether the difference is over so few rows that its interval is too narrow."""
+        return self.is_paired and 0 < len(self._known_differences()) < _FEW
+
+    def _known_differences(self) -> list[float]:
+        pairs = zip(self.after.points, self.before.points, strict=True)
+        return [value for value in (after - before for after, before in pairs) if not math.isnan(value)]
 
 
 class Forgetting(Probe):
@@ -64,7 +75,7 @@ class Forgetting(Probe):
     over_run: ClassVar[bool] = False
 
     def prepare(self) -> str | None:
-        """Prepare the other probes; those without data are left out."""
+        """Prepare the other probes; those without data are left out, and the page says why."""
         if self.settings.text is not None:
             raise RecipeError(
                 "--text is set for forgetting",
@@ -77,7 +88,8 @@ class Forgetting(Probe):
         probes: dict[str, Probe] = {name: each(settings) for name, each in classes.items() if each.over_run}
         for probe in probes.values():
             probe.share = self.share
-        self._probes = {name: probe for name, probe in probes.items() if probe.prepare() is None}
+        self._left_out = {name: reason for name, probe in probes.items() if (reason := probe.prepare()) is not None}
+        self._probes = {name: probe for name, probe in probes.items() if name not in self._left_out}
         self._first: ProbedCheckpoint | None = None
         return None if self._probes else "no other probe has data; set HEADSTART_DATA to the data folder"
 
@@ -122,7 +134,7 @@ class Forgetting(Probe):
         ]  # fmt: skip
         rows = [_row(first.model, change) for change in changes]
         without = [name for name in self._probes if name not in {change.probe for change in changes}]
-        sections = [_section(first.model, changes, without)]
+        sections = [_section(first.model, changes, without, self._left_out)]
         return ProbeReport(
             scores, sections, {"before": first.model, "changes": rows}, {"forgetting": rows} if rows else {}
         )
@@ -192,7 +204,9 @@ def _row(before: str, change: Change) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _section(before: str, changes: Sequence[Change], without: Sequence[str]) -> ReportSection:
+def _section(
+    before: str, changes: Sequence[Change], without: Sequence[str], left_out: Mapping[str, str]
+) -> ReportSection:
     notes = [
         f"Before: {before}. A negative difference is what a later model has lost, except for bias, where the sign only "
         "says in which direction it moved. Intervals (95 %) are the bootstrap's over the same rows; where a figure is "
@@ -201,6 +215,13 @@ def _section(before: str, changes: Sequence[Change], without: Sequence[str]) -> 
         "A later model without a language-model head was given that of the first one. The head was trained for the "
         "first body, so part of a loss may be that the two no longer fit, and not that knowledge is gone.",
     ]
+    few = dict.fromkeys(change.probe for change in changes if change.is_over_few)
+    if few:
+        notes.append(
+            f"Figures over fewer than {_FEW} rows are among those of {' and '.join(few)}. Intervals over so few are "
+            "too narrow."
+        )
+    notes += [f"{name}: {reason}." for name, reason in left_out.items()]
     if without:
         notes.append(f"Without a figure that both models have: {', '.join(without)}.")
     if not changes:

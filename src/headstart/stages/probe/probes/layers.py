@@ -190,8 +190,8 @@ def _center_table(scored: Mapping[str, Sequence[_TaskScore]]) -> ReportTable:
         for task in scores
     ]  # fmt: skip
     header = [
-        "model", "task", "control task × 100", "selectivity", "untrained: selectivity", "expected layer", "untrained",
-        "center of gravity", "untrained",
+        "model", "task", "control task × 100", "selectivity", "untrained: selectivity", "expected layer",
+        "untrained: expected layer", "center of gravity", "untrained: center of gravity",
     ]  # fmt: skip
     return ReportTable(
         "Selectivity of the best layer, and where the labels are", header, rows, [False, False, *[True] * 7]
@@ -271,7 +271,7 @@ def _layer_section(model: str, scores: Sequence[_TaskScore]) -> ReportSection:
             for layer, other in zip(task.layers, task.untrained_layers, strict=True)
         ]  # fmt: skip
         header = ["layer", "accuracy × 100", "control task", "selectivity", "weight in the mix"]
-        header += ["untrained: accuracy", "selectivity", "weight in the mix"]
+        header += ["untrained: accuracy × 100", "untrained: selectivity", "untrained: weight in the mix"]
         tables.append(ReportTable(_TITLES[task.task], header, rows, [True] * len(header)))
     return ReportSection(Quoted(f"Linear probes of {model} by layer"), (), (), tables)
 

@@ -135,7 +135,7 @@ class Neighbors(Probe):
         if path is None:
             return f"there is no {_TEXT} in the data folder; set HEADSTART_DATA to it, or pass a text as --text"
         self.source = str(self.settings.text or _TEXT)
-        everything, marked = read_sentences(path)
+        everything, marked = read_sentences(path, has_marks=self.settings.text is not None)
         self.queries = marked or [query for query in map(marked_word, _DEFAULT_QUERIES) if query is not None]
         searched = list(dict.fromkeys(query.word for query in self.queries))
         random, more = select_sentences(
@@ -173,7 +173,9 @@ class Neighbors(Probe):
             word = self.sentences[sentence][position]
             if sentence < self.random and word[0].isalpha():
                 sentences.setdefault(sentence, []).append(row)
-                types.setdefault(word.lower(), {}).setdefault(sentence, row)
+                # Cased and byte-level tokenizers have other tokens for a word that begins a sentence.
+                if position > 0:
+                    types.setdefault(word, {}).setdefault(sentence, row)
         # The draws have the former name of the probe, so that they stay the same.
         rng = generator(self.settings.seed, 0, 0, "neighbours pairs")
         # One occurrence of each word, so that a frequent word is as likely as a rare one.
@@ -335,8 +337,9 @@ def _similarity_table(each: Measured) -> ReportTable:
         ]
         for layer, other in zip(each.trained.similarities, each.untrained.similarities, strict=True)
     ]  # fmt: skip
-    header = ["layer", "anisotropy", "self-similarity", "corrected", "intra-sentence", "corrected"]
-    header += ["untrained: anisotropy", "self-similarity, corrected", "intra-sentence, corrected"]
+    header = ["layer", "anisotropy", "self-similarity", "self-similarity − anisotropy", "intra-sentence"]
+    header += ["intra-sentence − anisotropy", "untrained: anisotropy", "untrained: self-similarity − anisotropy"]
+    header += ["untrained: intra-sentence − anisotropy"]
     return ReportTable(Quoted(each.model), header, rows, [True] * len(header))
 
 
