@@ -19,6 +19,9 @@ MAX_DELAY = 60.0
 """The longest wait, also if a server asks for more."""
 _DONE = {"read": "read", "write": "written"}
 _RERUN = "run the same command again, which resumes"
+_WITHOUT_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+"""Exceptions of S3's client, by name because the client is an extra: another attempt finds no credentials either."""
+_CREDENTIALS = "Credentials are read by the store's own client, from the environment or its files"
 
 
 class Version(NamedTuple):
@@ -50,12 +53,19 @@ def retried(what: str, action: Callable[[], T], verb: Literal["read", "write"] =
         except PermissionError as error:
             raise DataError(
                 f"{what} cannot be {done}: access was denied ({first_line(error)})",
-                allowed="Credentials are read by the store's own client, from the environment or its files",
+                allowed=_CREDENTIALS,
                 do=f"Set or renew them, and {_RERUN}",
             ) from None
         except MemoryError:
             raise
         except Exception as error:
+            if type(error).__name__ in _WITHOUT_CREDENTIALS:
+                raise DataError(
+                    f"{what} cannot be {done}: there are no credentials ({first_line(error)})",
+                    allowed=_CREDENTIALS,
+                    do="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (for a public bucket, write "
+                    f"?anonymous=true after the URL), and {_RERUN}",
+                ) from None
             reason = first_line(error) or type(error).__name__
             if attempt + 1 < ATTEMPTS:
                 delay = _delay(what, attempt, error)

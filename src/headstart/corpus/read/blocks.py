@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,8 @@ class BlockCache:
             out[cached] = self._blocks.array.view(dtype)[slot[cached] * per_block + offsets[cached]]
             missing = np.flatnonzero(slots < 0).tolist()
             requested = {i: self._blocks.request((index, int(numbers[i]))) for i in missing}
+        # All, so that after an error no request is under way whose error a later call would get.
+        wait(requested.values())
         for i, block in requested.items():
             selected = inverse == i
             out[selected] = np.frombuffer(block.result(), dtype=dtype)[offsets[selected]]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
-from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from headstart.core import artifact
 from headstart.core.config import Section
@@ -36,22 +36,33 @@ class BuiltCorpus(Section):
 
     newer: ClassVar[tuple[str, ...]] = ("language",)
 
-    folder: Path = Field(alias="from", description="folder or URL of a corpus that `headstart corpus build` finished")
+    location: str = Field(alias="from", description="folder or URL of a corpus that `headstart corpus build` finished")
     prepared: Path | None = Field(None, description="folder for a tokenizer and shards that several runs share")
     language: str | None = LANGUAGE
     _remote: RemoteCorpus | None = PrivateAttr(default=None)
     """The corpus of a store, opened once."""
 
+    @field_validator("location", mode="before")
+    @classmethod
+    def _one_spelling(cls, value: Any) -> Any:
+        """Write a path as `Path` does; of a URL, whose options may be URLs too, only a slash at the end is removed."""
+        if isinstance(value, PurePath):
+            value = urls.restored(value)
+        if not isinstance(value, str):
+            return value
+        if not urls.is_remote(value):
+            return str(Path(value))
+        return value if "?" in value else value.rstrip("/")
+
     @model_serializer(mode="wrap")
     def _by_alias(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write `folder` as `from`, the key of the recipe."""
-        values = {"from" if key == "folder" else key: value for key, value in handler(self).items()}
-        return values | ({"from": self.location} if self.is_remote else {})
+        """Write `location` as `from`, the key of the recipe."""
+        return {"from" if key == "location" else key: value for key, value in handler(self).items()}
 
     @property
-    def location(self) -> str:
-        """Return the path or the URL of the corpus."""
-        return urls.restored(self.folder)
+    def folder(self) -> Path:
+        """Return the folder of a corpus that is not in a store."""
+        return Path(self.location)
 
     @property
     def is_remote(self) -> bool:
@@ -132,7 +143,10 @@ class BuiltCorpus(Section):
         content = {name: files[name] for name in sorted(files) if name.split("/")[0] in (*_TEXT, *_TOKENS)}
         lines = "\n".join(f"{name}:{facts['sha256']}" for name, facts in content.items())
         size = sum(facts["bytes"] for facts in content.values())
-        described = {"name": self.folder.name, "bytes": size, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+        # Options of a URL, which may have slashes, are a part of the name.
+        address, mark, options = self.location.partition("?") if self.is_remote else (self.location, "", "")
+        name = f"{PurePath(address).name}{mark}{options}"
+        described = {"name": name, "bytes": size, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
         return [described | ({"etag": self._opened().identity()} if self.is_remote else {})]
 
     def text_bytes(self) -> int:

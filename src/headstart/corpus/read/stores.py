@@ -136,7 +136,10 @@ def list_objects(pattern: str) -> Listing:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Open an object as a seekable file; when the block ends, the object must still be the pinned one."""
+    """Open an object as a seekable file; when the block ends, the object must still be the pinned one.
+
+    A block that ends with an exception, or in a generator that is abandoned, does not check.
+    """
     with _ObjectFile(StoredObject.parse(path)) as file:
         yield cast(BinaryIO, file)
         file.reader.verify()

@@ -66,10 +66,7 @@ def chunks(path: str, start: int = 0) -> Iterator[bytes | Fault]:
     The offset must be 0 for a compressed file.
     """
     with opened(path) as file:
-        if start:
-            file.seek(start)
-        raw = iter(lambda: file.read(_CHUNK_BYTES), b"")
-        yield from _decompress(raw, compression) if (compression := compression_of(path)) else raw
+        yield from _chunks_of(file, path, start)
 
 
 def lines(path: str, start: int = 0, stop: int | None = None, max_bytes: int | None = None) -> Iterator[Line]:
@@ -81,34 +78,44 @@ def lines(path: str, start: int = 0, stop: int | None = None, max_bytes: int | N
     held: list[bytes] = []
     # Start one byte early: if a line ends there, the range starts with a whole line, otherwise with a partial one.
     offset, size, is_partial = max(0, start - 1), 0, start > 0
-    for chunk in chunks(path, offset):
-        if isinstance(chunk, Fault):
-            yield Line(offset, b"", chunk.reason)
-            offset, held, size = offset + size, [], 0
-            continue
-        *whole, rest = chunk.split(b"\n")
-        for piece in whole:
-            size += len(piece) + 1
-            if stop is not None and offset >= stop:
+    # The file is opened here and not by `chunks`, which a `return` would abandon: a file of a store is verified when
+    # the block ends, at the end of a range too.
+    with opened(path) as file:
+        for chunk in _chunks_of(file, path, offset):
+            if isinstance(chunk, Fault):
+                yield Line(offset, b"", chunk.reason)
+                offset, held, size = offset + size, [], 0
+                continue
+            *whole, rest = chunk.split(b"\n")
+            for piece in whole:
+                size += len(piece) + 1
+                if stop is not None and offset >= stop:
+                    return
+                if not is_partial:
+                    yield _line(offset, held, piece + b"\n", size, max_bytes)
+                offset, held, size, is_partial = offset + size, [], 0, False
+            size += len(rest)
+            if is_partial or (max_bytes is not None and size > max_bytes):
+                held = []
+            elif rest:
+                held.append(rest)
+            # No line starts in the range if its partial first line extends to the end of the range.
+            if stop is not None and (offset + size if is_partial else offset) >= stop:
                 return
-            if not is_partial:
-                yield _line(offset, held, piece + b"\n", size, max_bytes)
-            offset, held, size, is_partial = offset + size, [], 0, False
-        size += len(rest)
-        if is_partial or (max_bytes is not None and size > max_bytes):
-            held = []
-        elif rest:
-            held.append(rest)
-        # No line starts in the range if its partial first line extends to the end of the range.
-        if stop is not None and (offset + size if is_partial else offset) >= stop:
-            return
-    if size and not is_partial:
-        yield _line(offset, held, b"", size, max_bytes)
+        if size and not is_partial:
+            yield _line(offset, held, b"", size, max_bytes)
 
 
 def too_long(what: str, size: int, max_bytes: float) -> str:
     """Return the reason for which a line, record or text above the size limit is rejected."""
     return f"a {what} of {size:,} bytes; reading.longest_mb allows {max_bytes:,}"
+
+
+def _chunks_of(file: BinaryIO, path: str, start: int) -> Iterator[bytes | Fault]:
+    if start:
+        file.seek(start)
+    raw = iter(lambda: file.read(_CHUNK_BYTES), b"")
+    yield from _decompress(raw, compression) if (compression := compression_of(path)) else raw
 
 
 def _line(offset: int, held: list[bytes], last: bytes, size: int, max_bytes: int | None) -> Line:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import PurePath
 from urllib.parse import parse_qsl, quote, unquote
 
 from headstart.core.errors import DataError
@@ -24,7 +24,7 @@ def is_remote(path: str) -> bool:
     return "://" in path and not path.startswith(_LOCAL)
 
 
-def restored(path: Path) -> str:
+def restored(path: PurePath) -> str:
     """Return the URL that was made into a `Path`, which has one slash after the scheme; any other path as it is."""
     return re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", str(path))
 

@@ -244,10 +244,12 @@ class StreamedRows:
             # A part may have too few tokens for a row.
             with suppress(DataError):
                 source = self._cut(opened)
-        if part not in self._known:
-            receipt = artifact.read_manifest(folder)["receipt"]
+        receipt, rows = artifact.read_manifest(folder)["receipt"], 0 if source is None else len(source)
+        if part in self._known:
+            self._require_same_text(part, rows, receipt)
+        else:
             entry = {
-                "part": part, "rows": 0 if source is None else len(source),
+                "part": part, "rows": rows,
                 "counts": {key: counts.get(key, 0) for key in shards.SUMMED_COUNTS}, "receipt": receipt,
             }  # fmt: skip
             self._known[part] = entry
@@ -270,6 +272,22 @@ class StreamedRows:
                 allowed="A row has tokens of one part only",
                 do="Raise corpus.stream.part_mb, or lower training.seq_length",
             )
+
+    def _require_same_text(self, part: int, rows: int, receipt: dict[str, Any]) -> None:
+        """Raise if a part that was encoded again differs from what the positions of the stream were counted from."""
+        known = self._known[part]
+        found, expected = (rows, receipt["characters"]), (known["rows"], known["receipt"]["characters"])
+        if found == expected:
+            return
+        if self._is_main:
+            # The part is read again once the files are restored.
+            shutil.rmtree(self.reader.path_of(part), ignore_errors=True)
+        raise DataError(
+            f"part {part} of the streamed corpus had {expected[0]:,} rows of {expected[1]:,} characters when it was "
+            f"first read, and has {found[0]:,} rows of {found[1]:,} characters",
+            allowed="In a later epoch, and in a run that resumes, a part has the text that it had before",
+            do="Restore the files, or train on the new version with another output",
+        )
 
     def _require_few_rejects(self, receipt: dict[str, Any]) -> None:
         """Raise if the parts read so far have more unreadable rows than the recipe allows."""

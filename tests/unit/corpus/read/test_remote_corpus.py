@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.faults.campaigns.file_server import FaultyServer, Files
 from tests.unit.checkpoint.local_hub import LocalHub
 
 from headstart.core.errors import ArtifactError, DataError
-from headstart.corpus.read import attempts, urls
+from headstart.corpus.read import attempts, built, urls
 from headstart.corpus.read.built import BuiltCorpus
 from headstart.corpus.read.remote_corpus import open_corpus
 
@@ -84,10 +85,33 @@ def test_an_incomplete_upload_is_refused() -> None:
 
 
 def test_urls_survive_as_paths() -> None:
-    section = BuiltCorpus.model_validate({"from": "s3://bucket/corpus?region=x"})
-    assert section.is_remote and section.model_dump(mode="json")["from"] == "s3://bucket/corpus?region=x"
-    assert BuiltCorpus.model_validate(section.model_dump()).location == section.location
+    for url in ("s3://bucket/corpus?region=x", "s3://bucket/corpus?endpoint_override=http://127.0.0.1:9/"):
+        section = BuiltCorpus.model_validate({"from": url})
+        assert section.is_remote and section.model_dump(mode="json")["from"] == section.location == url
+        assert BuiltCorpus.model_validate(section.model_dump()).location == url
+    assert BuiltCorpus.model_validate({"from": Path("s3://bucket/corpus/")}).location == "s3://bucket/corpus"
     assert urls.restored(Path("/a/b")) == "/a/b" and not BuiltCorpus.model_validate({"from": "a/b"}).is_remote
+
+
+def test_local_folders_have_one_spelling() -> None:
+    """A run is addressed by a hash of its recipe, which must not depend on a slash."""
+    for folder in ("a/b", "./a//b/", Path("a/b")):
+        section = BuiltCorpus.model_validate({"from": folder})
+        assert section.location == "a/b" and section.folder == section.local == Path("a/b")
+
+
+def test_an_endpoint_in_the_options_is_where_a_corpus_is_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def opened(url: str) -> Any:
+        asked.append(url)
+        return SimpleNamespace(folder=Path("copy"), identity=lambda: "e")
+
+    monkeypatch.setattr(built, "open_corpus", opened)
+    monkeypatch.setattr(built, "_read_manifest", lambda folder: {"files": {}})
+    url = "s3://bucket/books?endpoint_override=http://127.0.0.1:9"
+    (described,) = BuiltCorpus.model_validate({"from": url}).sources()
+    assert asked == [url] and described["name"] == "books?endpoint_override=http://127.0.0.1:9"
 
 
 def test_a_corpus_on_the_hub_is_read_at_one_commit(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.unit.checkpoint.local_hub import LocalHub
 
 from headstart.core.errors import DataError, ResourceError
 from headstart.corpus.read import attempts, readers, sources, stores, streams, urls
+from headstart.corpus.read.attempts import Version
 from headstart.corpus.read.clients import fsspec_store
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 
@@ -211,6 +212,9 @@ def test_unknown_stores_options_and_missing_packages_are_sentences(monkeypatch: 
 
     with pytest.raises(DataError, match=r"nowhere://x/a\.txt is not the URL of a store.*https, s3, gs"):
         rows_of(config_of("nowhere://x/a.txt"))
+    with pytest.raises(DataError, match=r"^the URL s3://bucket/a\.txt has the option 'x'") as error:
+        rows_of(config_of("s3://bucket/a.txt?x=1"))
+    assert "cannot be opened" not in str(error.value)
 
     def missing(scheme: str) -> None:
         raise ImportError("Install s3fs to access S3")
@@ -218,6 +222,58 @@ def test_unknown_stores_options_and_missing_packages_are_sentences(monkeypatch: 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     with pytest.raises(ResourceError, match=r"needs a package that is not installed \(Install s3fs.*pip install"):
         rows_of(config_of("s3://bucket/a.txt"))
+
+
+def test_missing_credentials_are_not_a_fault_of_the_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    url = "s3://bucket/a.txt?endpoint_override=http://127.0.0.1:9"
+    with pytest.raises(DataError, match=r"there are no credentials.*Set AWS_ACCESS_KEY_ID") as error:
+        rows_of(config_of(url))
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert "network" not in str(error.value) and "attempt" not in caplog.text
+
+
+@pytest.mark.parametrize("stop", [None, 30_000, 60_000])
+def test_a_range_of_lines_is_verified_at_its_end_where_the_store_checks_no_ranges(
+    stop: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = b"".join(b'{"text": "old %05d"}\n' % number for number in range(5000))
+    kept = {"content": old, "etag": "1"}
+    reads: list[int] = []
+
+    class Unchecked:
+        checks_ranges = False
+
+        def stat(self, path: str) -> Version:
+            return Version(len(kept["content"]), str(kept["etag"]))
+
+        def read(self, path: str, version: Version, start: int, stop: int) -> bytes:
+            reads.append(start)
+            content = bytes(kept["content"])[start:stop]
+            if len(reads) == 2 and is_replaced:
+                kept.update(content=old.replace(b"old", b"new"), etag="2")
+            return content
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(stores, "_store_of", lambda *_: Unchecked())
+    stored = str(stores.StoredObject("gs://bucket/a.jsonl", Version(len(old), "1")))
+    is_replaced = False
+    assert all(b"old" in line.raw for line in streams.lines(stored, 0, stop))
+    reads.clear()
+    is_replaced = True
+    with pytest.raises(DataError, match=r"a\.jsonl was replaced after it was listed \(its ETag was 1 and is 2\)"):
+        list(streams.lines(stored, 0, stop))
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,14 @@ def test_a_range_inside_one_long_line_reads_no_further_than_its_end(
     path = tmp_path / "long.jsonl"
     path.write_bytes(b"x" * 5_000_000 + b"\n" + b"y\n")
     read: list[int] = []
-    real_chunks = streams.chunks
+    real_chunks = streams._chunks_of
 
     def counted(*arguments: Any) -> Iterator[bytes | streams.Fault]:
         for chunk in real_chunks(*arguments):
             read.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr(streams, "chunks", counted)
+    monkeypatch.setattr(streams, "_chunks_of", counted)
     assert list(streams.lines(str(path), 1000, 2000)) == [] and len(read) == 1
     ranges = [(start, start + 500_000) for start in range(0, 5_000_003, 500_000)]
     result = [line for limits in ranges for line in streams.lines(str(path), *limits)]

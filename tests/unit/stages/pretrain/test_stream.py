@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -102,3 +103,28 @@ def test_parts_without_a_row_are_an_error(
     with pytest.raises(DataError, match="no part of the streamed corpus has enough tokens for a row"):
         stream.order(range(4))
     stream.close()
+
+
+def test_a_part_that_is_encoded_again_from_another_text_is_an_error(
+    corpus: StreamedCorpus, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """The resumed run lists the new file, which has the size of the old one and the same first and last lines."""
+    run, text = tmp_path / "run", tmp_path / "text.jsonl"
+    stream = open_stream(corpus, tiny_tokenizer, run)
+    expected = stream.rows(stream.order(range(8))).ids
+    stream.close()
+    shutil.rmtree(run / "stream")
+    original = text.read_text(encoding="utf-8")
+    lines = original.splitlines(keepends=True)
+    words = [json.dumps({"text": "a" * (len(line) - len(json.dumps({"text": ""})) - 1)}) + "\n" for line in lines]
+    text.write_text("".join([lines[0], *words[1:-1], lines[-1]]), encoding="utf-8")
+    for _ in range(2):
+        resumed = open_stream(corpus.model_validate(corpus.model_dump()), tiny_tokenizer, run)
+        with pytest.raises(DataError, match=r"part \d of the streamed corpus had [\d,]+ rows of [\d,]+ characters"):
+            resumed.rows(resumed.order(range(8)))
+        resumed.close()
+    # What was encoded from the other text is not used after the file was restored.
+    text.write_text(original, encoding="utf-8")
+    restored = open_stream(corpus.model_validate(corpus.model_dump()), tiny_tokenizer, run)
+    assert np.array_equal(restored.rows(restored.order(range(8))).ids, expected)
+    restored.close()

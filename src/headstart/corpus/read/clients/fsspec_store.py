@@ -28,9 +28,9 @@ class FsspecStore:
         scheme = store_url.partition("://")[0]
         kind = _client_class(scheme, shown)
         self._is_hub, self._store_url = scheme == "hf", store_url
-        self._kind = kind
+        self._kind, settings = kind, _settings(scheme, options, shown)
         try:
-            self._system = kind(**kind._get_kwargs_from_urls(store_url), **_settings(scheme, options, shown))
+            self._system = kind(**kind._get_kwargs_from_urls(store_url), **settings)
         except Exception as error:
             raise DataError(
                 f"{shown} cannot be opened ({first_line(error)})", do="Check the URL and the settings of its store"
