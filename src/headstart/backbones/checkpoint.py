@@ -10,6 +10,7 @@ from pydantic import Field
 
 from headstart.backbones.growth import Growth, grow, require_growth
 from headstart.backbones.sizes import Size, change
+from headstart.checkpoint.input_length import max_positions
 from headstart.checkpoint.load import load_config, load_model
 from headstart.checkpoint.names import folder_of
 from headstart.core.config import Section
@@ -20,9 +21,6 @@ from headstart.core.log import logger
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-_COUNT_FROM_PAD = ("roberta", "camembert", "mpnet", "longformer")
-"""Substrings of model types whose positions start at `pad_token_id` + 1, so the first positions are unused."""
 
 
 class Checkpoint:
@@ -119,15 +117,6 @@ def _warn_about_new(folder: Path, missing: Iterable[str]) -> None:
     if modules:
         named = ", ".join(modules[:3]) + (f" and {len(modules) - 3} more modules" if len(modules) > 3 else "")
         logger.warning("%s has no weights for %s: this part of the network is new and starts untrained.", folder, named)
-
-
-def max_positions(config: PreTrainedConfig) -> int | None:
-    """Return the longest row that a network with this config can read, or None if its positions are relative."""
-    positions: int = getattr(config, "max_position_embeddings", None) or 0
-    if any(name in config.model_type for name in _COUNT_FROM_PAD):
-        positions -= (config.pad_token_id or 0) + 1
-    # XLNet's config has -1 for no limit.
-    return positions if positions > 0 else None
 
 
 def widen(model: PreTrainedModel, size: int, pieces: Mapping[int, Sequence[int]]) -> None:

@@ -7,14 +7,19 @@ same files.
 
 from __future__ import annotations
 
+import os
 import re
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from headstart.core import artifact
 from headstart.core.errors import ArtifactError, ResourceError, first_line
+from headstart.core.log import logger
 
 Kind = Literal["model", "dataset"]
 """The kind of a repository of the Hub."""
@@ -25,8 +30,8 @@ _HUB = re.compile(r"([\w.-]{1,96}/[\w.-]{1,96})(?:@([\w./-]{1,200}))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.md", "*.yaml")
 """What is downloaded: weights as safetensors, settings, tokenizers. Neither pickles nor code."""
-
-
+_PAGES = ("*.html",)
+"""What the output of a run has besides: its manifest has their hashes, which are verified when the run is opened."""
 _FOLDERS = ("checkpoints", "data", "models", "outputs", "runs")
 """First parts of a path that recipes use for folders; a repository of such an owner is written `hf://runs/name`."""
 
@@ -48,15 +53,18 @@ class HubName:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
+_pinned: dict[HubName, str] = {}
+"""The commits of the names that this process has pinned."""
+
+
 def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
     """Return the repository that a text names, or None for a path.
 
     A text of the form `org/name` is a path if there is such a folder, or a folder `org`, or if `org` is a usual name
     for a folder, such as `runs`: its run may not have been started yet.
     """
-    # A `Path` of `hf://org/name` has one slash.
-    text = re.sub(r"^hf:/(?!/)", "hf://", str(name))
-    if text.startswith("hf://"):
+    text = _url(name)
+    if text.startswith(_SCHEMES["model"]):
         found = _HUB.fullmatch(text.removeprefix(_SCHEMES[kind]))
         if found is None:
             raise ArtifactError(
@@ -74,20 +82,30 @@ def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
 def pin(name: str, kind: Kind = "model") -> str:
     """Return the name with the commit that its revision is at now; a path or the name of a package is not changed.
 
-    Without a network, or with HF_HUB_OFFLINE, it is the commit of the last download.
+    Without a network, or with HF_HUB_OFFLINE, it is the commit of the last download. The scheme stays where it is.
     """
     hub = parse(name, kind)
     if hub is None or hub.is_pinned:
         return name
-    return str(HubName(hub.repository, _commit(hub)))
+    commit = _pinned[hub] = _commit(hub)
+    pinned = str(HubName(hub.repository, commit, kind))
+    # A name without a scheme may be a path once its revision is replaced: `org/name@feature/x`, with a folder `org`.
+    needs_scheme = _url(name).startswith(_SCHEMES[kind]) or parse(pinned, kind) is None
+    return _SCHEMES[kind] + pinned if needs_scheme else pinned
 
 
 def repin(name: str, previous: str | None, kind: Kind = "model") -> str:
-    """Return what `pin` returns, but the commit in `previous` if that is the same name with a commit."""
-    hub, before = parse(name, kind), parse(previous, kind) if previous else None
-    if before is not None and before.is_pinned and hub == HubName(before.repository, kind=kind):
-        return str(before)
+    """Return what `pin` returns, but `previous` if that is the same name with a commit."""
+    if previous is not None:
+        hub, before = parse(name, kind), parse(previous, kind)
+        if before is not None and before.is_pinned and hub == HubName(before.repository, kind=kind):
+            return previous
     return pin(name, kind)
+
+
+def _url(name: str | Path) -> str:
+    """Return a name as text; a `Path` of `hf://org/name` has one slash."""
+    return re.sub(r"^hf:/(?!/)", "hf://", str(name))
 
 
 def folder_of(name: str | Path) -> Path:
@@ -99,6 +117,38 @@ def folder_of(name: str | Path) -> Path:
         return _package_folder(str(name).removeprefix(PACKAGE_SCHEME))
     hub = parse(name)
     return Path(name) if hub is None else _download(hub)
+
+
+def run_folder_of(name: str | Path) -> Path:
+    """Return the local folder of the output of a run, or of several, by its path or its name.
+
+    A download or a package without a manifest is refused. A path is returned as it is, even if there is no such folder.
+    """
+    folder = folder_of(pin(str(name)))
+    if folder != Path(name) and not _has_manifest(folder):
+        raise ArtifactError(
+            f"{_url(name)} has no {artifact.MANIFEST}, so it is not the output of a run",
+            allowed="This needs a model that Headstart trained",
+            do=f"Fine-tune it first: `headstart finetune RECIPE model={_url(name)}`",
+        )
+    return folder
+
+
+def output_beside(name: str | Path, suffix: str) -> Path:
+    """Return the default output of what is made of a model: beside a folder, and in `runs` for any other name."""
+    if str(name).startswith(PACKAGE_SCHEME):
+        return Path("runs") / f"{str(name).removeprefix(PACKAGE_SCHEME)}-{suffix}"
+    hub = parse(name)
+    if hub is None:
+        return Path(name).with_name(f"{Path(name).resolve().name}-{suffix}")
+    return Path("runs") / "-".join([*re.split("[/@]", str(hub))[1:], suffix])
+
+
+def name_of(folder: Path) -> HubName | None:
+    """Return the repository and the commit that were downloaded into a folder of the cache; None for another folder."""
+    parent, parts = folder.parent, folder.parent.parent.name.split("--")
+    is_snapshot = parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) is not None
+    return HubName("/".join(parts[1:]), folder.name) if is_snapshot and parts[:-2] == ["models"] else None
 
 
 def download(hub: HubName, patterns: Sequence[str]) -> Path:
@@ -116,13 +166,19 @@ def download(hub: HubName, patterns: Sequence[str]) -> Path:
 
     try:
         # Without this attempt, huggingface_hub sends requests even if all files of a commit are in its cache.
-        return Path(call(local_files_only=True)) if hub.is_pinned else Path(_request(hub, call))
+        folder = call(local_files_only=True) if hub.is_pinned else _request(hub, call)
     except errors.LocalEntryNotFoundError:
-        return Path(_request(hub, call))
+        folder = _request(hub, call)
+    for name, commit in _pinned.items():
+        if hub == HubName(name.repository, commit, name.kind):
+            _remember(name, commit)
+    return Path(folder)
 
 
 def _download(hub: HubName) -> Path:
     folder = download(hub, _FILES)
+    if _has_manifest(folder):
+        folder = download(hub, (*_FILES, *_PAGES))
     if not any(folder.rglob("*.safetensors")):
         raise ArtifactError(
             f"{hub} has no weights as safetensors",
@@ -133,18 +189,74 @@ def _download(hub: HubName) -> Path:
     return folder
 
 
+def _has_manifest(folder: Path) -> bool:
+    return any(folder.rglob(artifact.MANIFEST))
+
+
 def _commit(hub: HubName) -> str:
     """Return the commit of a revision: as the Hub says, or that of the last download if there is no connection."""
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
-        cached = _request(hub, lambda: snapshot_download(
-            hub.repository, repo_type=hub.kind, revision=hub.revision, allow_patterns=[], local_files_only=True
-        ))  # fmt: skip
-        return Path(cached).name
-    return str(_request(hub, lambda: HfApi().repo_info(
-        hub.repository, repo_type=hub.kind, revision=hub.revision
-    )).sha)  # fmt: skip
+        return _last_commit(hub)
+    try:
+        return str(_request(hub, lambda: HfApi().repo_info(
+            hub.repository, repo_type=hub.kind, revision=hub.revision
+        )).sha)  # fmt: skip
+    except ResourceError as error:
+        if not _is_unanswered(error.__cause__):
+            raise
+        try:
+            commit = _last_commit(hub)
+        except ArtifactError:
+            raise error from error.__cause__
+        logger.warning(
+            "%s cannot be reached, so the last download of %s is used, which is the commit %s (%s)",
+            constants.ENDPOINT, hub, commit, error.__cause__,
+        )  # fmt: skip
+        return commit
+
+
+def _last_commit(hub: HubName) -> str:
+    """Return the commit of a revision in the cache."""
+    from huggingface_hub import snapshot_download
+
+    cached = _request(hub, lambda: snapshot_download(
+        hub.repository, repo_type=hub.kind, revision=hub.revision, allow_patterns=[], local_files_only=True
+    ))  # fmt: skip
+    return Path(cached).name
+
+
+def _remember(hub: HubName, commit: str) -> None:
+    """Write the commit of a revision into the cache, where huggingface_hub looks for it without a network.
+
+    huggingface_hub does this only for files that are downloaded by the revision; those of a run are downloaded by the
+    commit.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    repository = Path(constants.HF_HUB_CACHE).expanduser() / repo_folder_name(
+        repo_id=hub.repository, repo_type=hub.kind
+    )
+    references = repository.resolve() / "refs"
+    path = (references / (hub.revision or constants.DEFAULT_REVISION)).resolve()
+    if not path.is_relative_to(references):
+        return
+    # The cache may be read-only.
+    with suppress(OSError):
+        if path.is_file() and path.read_text(encoding="utf-8") == commit:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        staging.write_text(commit, encoding="utf-8")
+        os.replace(staging, path)
+
+
+def _is_unanswered(error: BaseException | None) -> bool:
+    """True for an error of the connection, and if the Hub is down; False if it answered, and for a malformed name."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return not isinstance(error, ValueError) and (status is None or status >= 500)
 
 
 def _request(hub: HubName, call: Any) -> Any:

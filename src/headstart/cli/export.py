@@ -17,7 +17,9 @@ def _formats() -> list[str]:
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="The output folder of `headstart finetune`.")],
+    model: Annotated[
+        Path, typer.Argument(help="The output folder of `headstart finetune`, or a name on the Hub such as org/name.")
+    ],
     to: Annotated[str, typer.Option(help="The format; `headstart list exports` lists them.", autocompletion=_formats)],
     output: Annotated[
         Path | None, typer.Option(help="The folder to create; default: beside the model, such as runs/reviews-onnx.")

@@ -14,7 +14,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Model = Annotated[Path, typer.Option(help="The output folder of `headstart finetune`.")]
+Model = Annotated[
+    Path, typer.Option(help="The output folder of `headstart finetune`, or a name on the Hub such as org/name.")
+]
 Sheet = Annotated[Path, typer.Option(help="The file to write: .csv for a spreadsheet, .json for Label Studio.")]
 Number = Annotated[int, typer.Option(min=1, help="How many rows.")]
 

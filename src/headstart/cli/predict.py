@@ -11,7 +11,9 @@ from headstart.cli.options import Config, Device, Quiet, Split, require_one_proc
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="The output folder of `headstart finetune`.")],
+    model: Annotated[
+        Path, typer.Argument(help="The output folder of `headstart finetune`, or a name on the Hub such as org/name.")
+    ],
     data: Annotated[
         Path, typer.Argument(help="Rows to predict: a Parquet, Arrow, CSV, TSV or JSON file, a folder, or a data set.")
     ],

@@ -20,7 +20,8 @@ class Target(StrEnum):
 
 def serve(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Outputs of `headstart finetune`, or folders that contain such outputs.")
+        list[Path] | None,
+        typer.Argument(help="Outputs of `headstart finetune`, folders that contain such outputs, or names on the Hub."),
     ] = None,
     index: Annotated[
         list[Path] | None, typer.Option(help="Output of `headstart index` to be searched; may be repeated.")

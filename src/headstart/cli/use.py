@@ -12,14 +12,18 @@ from headstart.cli.options import Config, Device, Json, Split, show, use_device
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="The output folder of a finished run.")],
+    model: Annotated[
+        Path, typer.Argument(help="The output folder of a finished run, or a name on the Hub such as org/name.")
+    ],
     data: Annotated[Path, typer.Argument(help="Labeled rows for a fine-tuned model, raw text for a pre-trained one.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Other columns, such as task.text=review task.label=stars.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the page of errors into this folder.")] = None,
     by: Annotated[str | None, typer.Option(help="Show the score for each value of this column.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Compare with this fine-tuned model.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare with this fine-tuned model: a folder or a name.")
+    ] = None,
     device: Device = None,
     split: Split = None,
     config: Config = None,
@@ -38,7 +42,9 @@ def evaluate(
 
 
 def generate(
-    model: Annotated[Path, typer.Argument(help="The output folder of a finished run, or any Hugging Face folder.")],
+    model: Annotated[
+        Path, typer.Argument(help="The output folder of a finished run, any Hugging Face folder, or a name on the Hub.")
+    ],
     prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or texts with blanks to fill, written ___.")],
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of a continuation.")] = 40,
     num_beams: Annotated[int, typer.Option(help="Number of beams; 1 means no beam search.")] = 1,

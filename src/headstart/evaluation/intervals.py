@@ -11,7 +11,7 @@ import numpy as np
 
 from headstart.evaluation.comparison import SAMPLES, resampling_seed
 from headstart.evaluation.metrics import Floats, about, compute
-from headstart.evaluation.resampling import Resampled, resampled, scores_on_resamples
+from headstart.evaluation.resampling import CrossedDesign, Resampled, resampled, scores_on_resamples
 
 _FEWER_SAMPLES = 200
 """Resamples for a metric that is called once for each of them, and the fewest for large test sets."""
@@ -42,35 +42,19 @@ def bootstrap(metric: str, gold: Sequence[Any], predicted: Sequence[Any]) -> Est
     return _estimate(value, resampled(metric, gold, [predicted])[0], len(gold), samples, resampling_seed(gold))
 
 
-def bootstrap_mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of one value per example with its bootstrap interval."""
+def bootstrap_mean(values: Sequence[float], design: CrossedDesign | None = None) -> Estimate:
+    """Return the mean of one value per example with its bootstrap interval.
+
+    Examples are independent of each other, or the cells of a table whose rows and columns are drawn.
+    """
     array = np.asarray(values, dtype=np.float64)
-    mean: Resampled = lambda counts: counts @ array / len(array)  # noqa: E731
-    return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()))
+    mean: Resampled = lambda counts: counts @ array / counts.sum(axis=1)  # noqa: E731
+    return _estimate(float(array.mean()), mean, len(array), SAMPLES, resampling_seed(array.tolist()), design)
 
 
 def bootstrap_statistic(function: Resampled, examples: int, seed: int) -> Estimate:
     """Return a function of how often each example is drawn, at once each, with its bootstrap interval."""
     return _estimate(float(function(np.ones((1, examples)))[0]), function, examples, SAMPLES, seed)
-
-
-def bootstrap_crossed(values: Sequence[float], rows: Sequence[str], columns: Sequence[str]) -> Estimate:
-    """Return the mean of the cells of a table with its bootstrap interval over rows and columns.
-
-    Each value has the names of its row and column. Rows and columns are drawn independently, each as a whole: cells of
-    a row, or of a column, are not independent of each other. Cells may be missing.
-    """
-    array = np.asarray(values, dtype=np.float64)
-    row_of, column_of = (np.unique(names, return_inverse=True)[1] for names in (rows, columns))
-    generator = np.random.default_rng(resampling_seed(array.tolist()))
-    weights = np.ones((SAMPLES, len(array)))
-    for index in (row_of, column_of):
-        levels = int(index.max()) + 1
-        weights *= generator.multinomial(levels, np.full(levels, 1 / levels), size=SAMPLES)[:, index]
-    drawn = weights.sum(1) > 0
-    means = weights[drawn] @ array / weights[drawn].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(float(array.mean()), float(low), float(high))
 
 
 def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
@@ -115,9 +99,11 @@ def wilson(hits: float, total: int) -> Estimate:
     return Estimate(fraction, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def _estimate(value: float, function: Resampled, examples: int, samples: int, seed: int) -> Estimate:
+def _estimate(
+    value: float, function: Resampled, examples: int, samples: int, seed: int, design: CrossedDesign | None = None
+) -> Estimate:
     samples = min(samples, max(_FEWER_SAMPLES, _MOST_DRAWS // examples))
-    drawn: Floats = scores_on_resamples([function], examples, samples, seed)[0]
+    drawn: Floats = scores_on_resamples([function], examples, samples, seed, design)[0]
     drawn = drawn[np.isfinite(drawn)]
     if not math.isfinite(value) or not len(drawn):
         return Estimate(value if math.isfinite(value) else None)

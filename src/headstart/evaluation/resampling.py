@@ -7,7 +7,8 @@ plugin's, is called once for every resample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,23 @@ Resampled = Callable[[Floats], Floats]
 _CELLS_PER_CHUNK = 1_000_000
 
 
+@dataclass(frozen=True)
+class CrossedDesign:
+    """The row and the column of each value in a table whose rows and columns are drawn, each as a whole.
+
+    Values of a row, or of a column, are not independent of each other, such as those of one template. Cells may be
+    missing.
+    """
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+    def at(self, indices: Iterable[int]) -> CrossedDesign:
+        """Return the rows and columns of some of the values."""
+        kept = list(indices)
+        return CrossedDesign([self.rows[i] for i in kept], [self.columns[i] for i in kept])
+
+
 def draw(examples: int, samples: int, seed: int) -> Iterator[Floats]:
     """Yield the counts of `samples` resamples in chunks of bounded memory."""
     rng = randomness.generator(seed, 0, 0, "bootstrap")
@@ -31,6 +49,25 @@ def draw(examples: int, samples: int, seed: int) -> Iterator[Floats]:
         picks = rng.integers(0, examples, size=(size, examples)) + np.arange(size)[:, None] * examples
         counts = np.bincount(picks.ravel(), minlength=size * examples)
         yield counts.reshape(size, examples).astype(np.float64)
+
+
+def draw_crossed(design: CrossedDesign, samples: int, seed: int) -> Iterator[Floats]:
+    """Yield how often each value of a table is drawn, in chunks of bounded memory: rows and columns independently.
+
+    A resample without any value, which a table with missing cells can have, is drawn again.
+    """
+    rng = np.random.default_rng(seed)
+    indices = [np.unique(names, return_inverse=True)[1] for names in (design.rows, design.columns)]
+    chunk, missing = max(1, _CELLS_PER_CHUNK // len(design.rows)), samples
+    while missing:
+        size = min(chunk, missing)
+        counts = np.ones((size, len(design.rows)))
+        for index in indices:
+            levels = int(index.max()) + 1
+            counts *= rng.multinomial(levels, np.full(levels, 1 / levels), size=size)[:, index]
+        counts = counts[counts.any(axis=1)]
+        missing -= len(counts)
+        yield counts
 
 
 def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -> list[Resampled]:
@@ -46,9 +83,15 @@ def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -
     return [_any_metric(function, gold, run) for run in runs]
 
 
-def scores_on_resamples(functions: Sequence[Resampled], examples: int, samples: int, seed: int) -> list[Floats]:
-    """Return for each function its values on the same `samples` resamples of the examples, each of shape (samples,)."""
-    chunks = [[function(counts) for function in functions] for counts in draw(examples, samples, seed)]
+def scores_on_resamples(
+    functions: Sequence[Resampled], examples: int, samples: int, seed: int, design: CrossedDesign | None = None
+) -> list[Floats]:
+    """Return for each function its values on the same `samples` resamples of the examples, each of shape (samples,).
+
+    Examples are drawn independently of each other, or by the rows and columns of a design.
+    """
+    drawn = draw(examples, samples, seed) if design is None else draw_crossed(design, samples, seed)
+    chunks = [[function(counts) for function in functions] for counts in drawn]
     return [np.concatenate([chunk[i] for chunk in chunks]) for i in range(len(functions))]
 
 

@@ -1,7 +1,8 @@
-"""A small Hugging Face Hub on 127.0.0.1: the endpoints that huggingface_hub calls to read models and data sets."""
+"""A small Hugging Face Hub on 127.0.0.1: the endpoints that huggingface_hub calls to read and upload repositories."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -26,6 +27,10 @@ class LocalHub:
 
     repositories: dict[str, list[dict[str, bytes]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    private: set[str] = field(default_factory=set)
+    """The repositories that only their owner sees; here, everyone has the token of the owner, who is `me`."""
+    refusal: int = 0
+    """The status of all answers, of a hub that answers none, or of those to writes if it is 403."""
     address: str = ""
 
     @contextmanager
@@ -71,6 +76,21 @@ class LocalHub:
             revision = self.hash_of(repository, len(commits) - 1)
         return (revision, names[revision]) if revision in names else None
 
+    def create(self, repository: str, visibility: str | None) -> int:
+        """Create an empty repository, and return the status of the answer: 409 if there is one of this name."""
+        if repository in self.repositories:
+            return 409
+        self.commit(repository, {})
+        if visibility == "private":
+            self.private.add(repository)
+        return 200
+
+    def upload(self, repository: str, lines: Sequence[bytes]) -> str:
+        """Add the commit that huggingface_hub describes in lines of JSON, and return its hash."""
+        values = [entry["value"] for line in lines if (entry := json.loads(line))["key"] == "file"]
+        files = {value["path"]: base64.b64decode(value["content"]) for value in values}
+        return self.commit(repository, {**self.repositories[repository][-1], **files})
+
     def serve(self) -> ThreadingHTTPServer:
         """Start to answer in a thread."""
         hub = self
@@ -88,12 +108,36 @@ class LocalHub:
                 path = unquote(urlsplit(self.path).path)
                 hub.requests.append(f"{self.command} {path}")
                 parts = path.strip("/").split("/")
-                if parts[0] == "api":
+                if hub.refusal >= 500:
+                    self._reply(hub.refusal, b"{}")
+                elif parts[0] == "api":
                     self._describe("datasets/" if parts[1] == "datasets" else "", parts[2:])
                 elif parts[0] == "datasets":
                     self._send_file("datasets/", parts[1:])
                 else:
                     self._send_file("", parts)
+
+            def do_POST(self) -> None:
+                path, body = urlsplit(self.path).path, self.rfile.read(int(self.headers["Content-Length"]))
+                hub.requests.append(f"{self.command} {path}")
+                if hub.refusal:
+                    self._reply(hub.refusal, b'{"error": "refused"}')
+                    return
+                parts, status = path.strip("/").split("/"), 200
+                answer: dict[str, Any] = {"warnings": [], "errors": []}
+                if parts[1:] == ["repos", "create"]:
+                    settings = json.loads(body)
+                    name = f"{settings['organization'] or 'me'}/{settings['name']}"
+                    status, answer = hub.create(name, settings.get("visibility")), {"url": f"{hub.address}/{name}"}
+                elif parts[4:] == ["preupload", "main"]:
+                    # All files are parts of the commit; the Hub itself takes large ones by another way.
+                    regular = {"uploadMode": "regular", "shouldIgnore": False}
+                    answer = {"files": [{"path": file["path"], **regular} for file in json.loads(body)["files"]]}
+                elif parts[4:] == ["commit", "main"]:
+                    name = "/".join(parts[2:4])
+                    commit = hub.upload(name, body.splitlines())
+                    answer = {"commitUrl": f"{hub.address}/{name}/commit/{commit}", "commitOid": commit}
+                self._reply(status, json.dumps(answer).encode())
 
             def _describe(self, prefix: str, parts: list[str]) -> None:
                 name, what, revision = "/".join(parts[:2]), *(parts[2:4] or ["revision", "main"])
@@ -108,7 +152,10 @@ class LocalHub:
                     {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                     for name, content in files.items()
                 ]
-                info = {"id": name, "sha": commit, "siblings": [{"rfilename": name} for name in files]}
+                info = {
+                    "id": name, "sha": commit, "siblings": [{"rfilename": name} for name in files],
+                    "private": repository in hub.private,
+                }  # fmt: skip
                 self._reply(200, json.dumps(listed if what == "tree" else info).encode())
 
             def _send_file(self, prefix: str, parts: list[str]) -> None:
@@ -124,7 +171,7 @@ class LocalHub:
                 for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                if self.command == "GET":
+                if self.command != "HEAD":
                     self.wfile.write(body)
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

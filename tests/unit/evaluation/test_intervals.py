@@ -12,11 +12,11 @@ from headstart.evaluation.intervals import (
     Estimate,
     bootstrap,
     bootstrap_auc,
-    bootstrap_crossed,
     bootstrap_mean,
     bootstrap_ratio,
     wilson,
 )
+from headstart.evaluation.resampling import CrossedDesign, draw_crossed
 
 
 @pytest.mark.parametrize(("hits", "total"), [(0, 5), (5, 5), (7, 20), (950, 1000)])
@@ -80,7 +80,7 @@ def test_cells_of_a_row_are_no_independent_values():
     means = np.random.default_rng(0).normal(size=6).tolist()
     cells = [(value, f"row {r}", f"column {c}") for r, value in enumerate(means) for c in range(50)]
     crossed, rows, naive = (
-        bootstrap_crossed(*zip(*cells, strict=True)),
+        bootstrap_mean([value for value, _, _ in cells], CrossedDesign(*list(zip(*cells, strict=True))[1:])),
         bootstrap_mean(means),
         bootstrap_mean([value for value, _, _ in cells]),
     )
@@ -90,7 +90,18 @@ def test_cells_of_a_row_are_no_independent_values():
 
 
 def test_a_table_of_one_column_and_missing_cells():
-    one = bootstrap_crossed([1.0, 2.0, 6.0], ["a", "b", "c"], ["", "", ""])
+    one = bootstrap_mean([1.0, 2.0, 6.0], CrossedDesign(["a", "b", "c"], ["", "", ""]))
     assert one.value == 3.0 and one.low < 2 and one.high > 4
-    diagonal = bootstrap_crossed([1.0, 2.0], ["a", "b"], ["x", "y"])
+    diagonal = bootstrap_mean([1.0, 2.0], CrossedDesign(["a", "b"], ["x", "y"]))
     assert (diagonal.value, diagonal.low, diagonal.high) == (1.5, 1.0, 2.0)
+
+
+def test_resamples_of_a_table_are_never_empty_and_as_many_as_asked_for():
+    sparse = CrossedDesign(["a", "b", "c"], ["x", "y", "z"])
+    counts = np.concatenate(list(draw_crossed(sparse, 500, 0)))
+    assert counts.shape == (500, 3) and counts.any(axis=1).all()
+    large = CrossedDesign([str(i) for i in range(600)], [""] * 600)
+    chunks = list(draw_crossed(large, 2000, 0))
+    assert len(chunks) > 1 and sum(map(len, chunks)) == 2000
+    assert all((chunk.sum(axis=1) == 600).all() for chunk in chunks), "one column: 600 rows are drawn"
+    assert sparse.at([2, 0]) == CrossedDesign(["c", "a"], ["z", "x"])

@@ -122,3 +122,5 @@ def test_overrides_change_the_columns_and_nothing_else(way, tmp_path):
     assert found["accuracy"] == expected["accuracy"]
     with pytest.raises(RecipeError, match="changes more than how data is read"):
         evaluate.run(way / "tuned", other, overrides=["training.learning_rate=1"])
+    with pytest.raises(RecipeError, match=r"training\.max_length is 9999, but .*tuned reads at most \d+ tokens"):
+        evaluate.run(way / "tuned", way / "test.csv", overrides=["training.max_length=9999"])

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headstart.checkpoint.load import load_tokenizer
+from headstart.checkpoint.names import name_of, run_folder_of
 from headstart.core import artifact, config, registry
 from headstart.core.contracts import Objective
 from headstart.core.errors import ArtifactError, DataError, ResourceError
 from headstart.core.log import logger
 from headstart.core.vocabulary import vocabulary_of
-from headstart.corpus.read import mixture, readers
+from headstart.corpus.read import blocks, mixture, readers
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.evaluation.report import page
 from headstart.evaluation.report.against import compare_models
@@ -47,22 +48,23 @@ def run(
     """Verify the model's folder, score it on the data and return the scores by name, with 95 % intervals.
 
     Args:
-        model: the output folder of a finished run.
+        model: the output folder of a finished run, or the name of one.
         data: labeled rows for a fine-tuned model (files or a split of a data set), raw text for a pre-trained one.
         output: a folder for the page of errors (HTML, Markdown and JSON); None writes no page.
         by: a column of the data; the page shows the score for each of its values.
-        against: another fine-tuned model, to compare with on the same rows.
+        against: another fine-tuned model, to compare with on the same rows; also a name.
         overrides: changes of how the data is read, such as `task.text=review`.
     """
     if output is not None:
         require_output(output)
-    facts = manifest.read_any(model)
+    folder = run_folder_of(model)
+    facts = manifest.read_any(folder)
     if isinstance(facts, FinetuneManifest):
         rows = locate(data)
         seen_as = seen_in_training(facts, rows)
         _warn(rows, seen_as, model)
         warning = "" if seen_as is None else f"The model was trained with these rows ({seen_as}): it may know them."
-        return _evaluate_rows(Finetuned(model, facts, overrides), rows, output, by, against, warning)
+        return _evaluate_rows(Finetuned(folder, facts, overrides), rows, output, by, against, warning)
     if not isinstance(data, str | Path):
         raise ArtifactError(
             f"{model} is a {facts.KIND}", allowed="It is evaluated on a file of raw text, not on a data set"
@@ -74,7 +76,9 @@ def run(
             do="Leave out --output, --by, --against and overrides",
         )
     _warn(data, seen_in_pretraining(facts, Path(data)), model)
-    return _evaluate_text(model, facts, Path(data))
+    # A download or a package is not written into.
+    prepared = folder / "prepared" if folder == model else blocks.cache_folder() / "prepared"
+    return _evaluate_text(folder, facts, Path(data), prepared)
 
 
 def _warn(data: object, seen_as: str | None, model: Path) -> None:
@@ -104,9 +108,9 @@ def _evaluate_rows(
     column = None if by is None else (by, read_column(data, by))
     other = None if against is None else _open_other(against)
     predicted = _predict(model, data)
-    comparison = None if other is None else compare_models(predicted, _predict(other, data), str(other.folder))
-    evaluation = evaluate_rows(predicted, str(model.folder), str(data), column, comparison, warning)
-    result = {"model": str(model.folder), "data": str(data), "rows": len(predicted.rows)}
+    comparison = None if other is None else compare_models(predicted, _predict(other, data), _shown(other.folder))
+    evaluation = evaluate_rows(predicted, _shown(model.folder), str(data), column, comparison, warning)
+    result = {"model": _shown(model.folder), "data": str(data), "rows": len(predicted.rows)}
     result |= {name: estimate.value for name, estimate in evaluation.metrics.items()}
     result["intervals"] = {name: [estimate.low, estimate.high] for name, estimate in evaluation.metrics.items()}
     if evaluation.by_column is not None:
@@ -116,6 +120,11 @@ def _evaluate_rows(
     if output is not None:
         result["page"] = str(_write(evaluation, output))
     return result
+
+
+def _shown(folder: Path) -> str:
+    """Return a model as results name it: the repository and the commit of a download, or else the folder."""
+    return str(name_of(folder) or folder)
 
 
 def _write(evaluation: Evaluation, output: Path) -> Path:
@@ -133,11 +142,12 @@ def _predict(model: Finetuned, data: TableFiles) -> Predicted:
     return Predicted(rows, model.task.metrics(), predictions, scores, same_scale=same_scale)
 
 
-def _open_other(folder: Path) -> Finetuned:
+def _open_other(model: Path) -> Finetuned:
+    folder = run_folder_of(model)
     facts = manifest.read_any(folder)
     if not isinstance(facts, FinetuneManifest):
         raise ArtifactError(
-            f"{folder} is a {facts.KIND}", allowed="A comparison needs an output of `headstart finetune`"
+            f"{model} is a {facts.KIND}", allowed="A comparison needs an output of `headstart finetune`"
         )
     return Finetuned(folder, facts)
 
@@ -181,7 +191,7 @@ def _language_of(recipe: PretrainRecipe, data: Path) -> str | None:
     return languages[0] if len(languages) == 1 else None
 
 
-def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path) -> dict[str, Any]:
+def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path, prepared: Path) -> dict[str, Any]:
     recipe = config.fill_saved(PretrainRecipe, facts.recipe, str(folder))
     objective: Objective = registry.build("objectives", recipe.objective)
     module = assembled(folder, objective).to(precision.default_device())
@@ -193,7 +203,7 @@ def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path) -> dict[st
     raw = next((part.model_dump(include={"text", "documents"}) for part in parts if isinstance(part, CorpusConfig)), {})
     corpus = CorpusConfig.model_validate({**raw, "files": [str(data)]})
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
-    shard_dir = folder / "prepared" / name
+    shard_dir = prepared / name
     documents = readers.documents(corpus, Receipt())
     artifact.make_once(shard_dir, "shards", lambda staging: shards.write(documents, tokenizer, staging.path))
     vocabulary = vocabulary_of(tokenizer)
@@ -205,4 +215,4 @@ def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path) -> dict[st
     # The precision in which the run itself measured, so that its scores are reproduced.
     with precision.autocast(precision.resolve(recipe.training.precision, device), device):
         scores = learner.validate(limit=len(rows))
-    return {"model": str(folder), "data": str(data), "rows": len(rows), **scores}
+    return {"model": _shown(folder), "data": str(data), "rows": len(rows), **scores}

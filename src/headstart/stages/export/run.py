@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from headstart.checkpoint.names import output_beside, run_folder_of
 from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError
 from headstart.core.log import logger
@@ -37,24 +38,25 @@ def run(model: Path, output: Path | None, settings: ExportSettings, quiet: bool 
     """Export a model and return the folder of the export.
 
     Args:
-        model: the output folder of `headstart finetune`.
-        output: the folder to create; None for one beside the model, such as `runs/reviews-onnx`.
+        model: the output folder of `headstart finetune`, or the name of one.
+        output: the folder to create; None for one beside the model, such as `runs/reviews-onnx`; in `runs` for a name.
         settings: the format and how it is measured.
         quiet: log no progress.
     """
-    target = output or model.with_name(f"{model.resolve().name}-{settings.to}")
+    folder = run_folder_of(model)
+    target = output or output_beside(model, settings.to)
     kind: type[ExportFormat] = registry.resolve("exports", settings.to)
     form = kind(settings)
-    require_free(target, KIND, [model], settings.overwrite)
-    facts = manifest.read_any(model)
+    require_free(target, KIND, [folder], settings.overwrite)
+    facts = manifest.read_any(folder)
     if not isinstance(facts, FinetuneManifest):
         raise ArtifactError(
             f"{model} is a {facts.KIND}",
             allowed="An export needs an output of `headstart finetune`, whose test set it is compared on",
         )
-    source = Source(model, facts, settings.data)
+    source = Source(folder, facts, settings.data)
     with Meter(config=source.model.recipe.cost, energy=False) as meter:
-        parents = {"model": artifact.identity(model)}
+        parents = {"model": artifact.identity(folder)}
         with artifact.staged(target, KIND, parents=parents, seed=facts.seed) as staging:
             comparison = _export(form, source, staging.path, settings, quiet)
             staging.facts |= {"export": {"to": settings.to, **comparison.to_dict()}, "cost": meter.tag().to_dict()}

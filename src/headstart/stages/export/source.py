@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headstart.checkpoint.load import load_tokenizer
+from headstart.checkpoint.names import name_of
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, Feature, InputSpec
 from headstart.core.errors import ArtifactError, DataError
@@ -150,7 +151,7 @@ class Source:
             return read_held_out(self.model.recipe.data, self.task, split)
         except DataError as error:
             raise DataError(
-                f"the {split} rows of {self.folder} cannot be read: {error.found}",
+                f"the {split} rows of {name_of(self.folder) or self.folder} cannot be read: {error.found}",
                 allowed="An export is compared with the model on the rows that its recipe names",
                 do="Run the command in the folder in which the model was trained, or pass --data FILE",
             ) from error

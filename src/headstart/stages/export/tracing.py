@@ -13,6 +13,7 @@ from typing import Any
 from torch.export import Dim
 from transformers import PreTrainedModel
 
+from headstart.checkpoint.input_length import max_positions
 from headstart.checkpoint.silence import silenced
 from headstart.core.errors import ArtifactError, first_line
 from headstart.stages.export.source import Inputs, Source
@@ -76,5 +77,5 @@ def _shapes(inputs: Inputs, network: PreTrainedModel) -> dict[str, Any] | None:
     if any(tensor.ndim != 2 for tensor in inputs.values()):
         return None
     rows = Dim("batch")
-    tokens = Dim("sequence", max=getattr(network.config, "max_position_embeddings", None) or 2**20)
+    tokens = Dim("sequence", max=max_positions(network.config) or 2**20)
     return {name: {0: rows, 1: tokens} for name in inputs}

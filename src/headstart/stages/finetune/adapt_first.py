@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.adaptation.linear_probe import LinearProbe
-from headstart.backbones.checkpoint import max_positions
+from headstart.checkpoint.input_length import max_positions
 from headstart.core import artifact, config, registry
 from headstart.core.errors import RecipeError
 from headstart.core.log import logger

@@ -19,6 +19,7 @@ from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.stages.finetune.base_model import find_base
 from headstart.stages.finetune.learner import run_model
 from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.truncation import require_length
 from headstart.stages.runs import card, manifest
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
 from headstart.stages.runs.token_batches import batch_tokens, run_in_token_batches
@@ -84,8 +85,10 @@ class Finetuned:
     @cached_property
     def spec(self) -> InputSpec:
         """How the network reads text."""
-        tokenizer = with_pad_token(load_tokenizer(self.folder))
-        return InputSpec(tokenizer, family_of(unwrap_peft(self.model).config), self.recipe.training.max_length)
+        tokenizer, max_length = with_pad_token(load_tokenizer(self.folder)), self.recipe.training.max_length
+        network = unwrap_peft(self.model).config
+        require_length(max_length, network, self.folder)
+        return InputSpec(tokenizer, family_of(network), max_length)
 
     def predict(self, rows: Examples) -> list[Any]:
         """Return one prediction per row, in the precision of the run."""

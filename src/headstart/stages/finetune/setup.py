@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from headstart.backbones.checkpoint import max_positions
 from headstart.checkpoint.names import folder_of
 from headstart.core import registry
 from headstart.core.config import Section
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, InputSpec
-from headstart.core.errors import RecipeError
 from headstart.stages.finetune.applicable import applicable_methods, require_adaptable
 from headstart.stages.finetune.data import EncodedRows, Splits, read_data
 from headstart.stages.finetune.finished import unlabeled
@@ -21,7 +19,7 @@ from headstart.stages.finetune.forgetting import Probe
 from headstart.stages.finetune.framing import framing_of
 from headstart.stages.finetune.leakage import find_overlaps, warn_about_overlaps
 from headstart.stages.finetune.recipe import FinetuneRecipe, settings_of
-from headstart.stages.finetune.truncation import TruncationCounts
+from headstart.stages.finetune.truncation import TruncationCounts, require_length
 from headstart.stages.pretrain.reopen import Pretraining
 from headstart.stages.runs.manifest import AdaptedStart, Machine, SplitOverlap, method_name
 from headstart.tasks import labelled
@@ -98,7 +96,7 @@ def check_setup(recipe: FinetuneRecipe) -> Setup:
         if section is not None:
             require_constant_batch_size(settings_of(recipe.training, section))
     spec = source.input_spec(recipe.training.max_length)
-    _require_length(recipe, source, spec)
+    require_length(spec.max_length, source.config, recipe.model)
     texts = {getattr(section, "texts", None) for section in methods.values()}
     rows_of = {path: _read_unlabeled(path, task) for path in texts if path is not None}
     setup = Setup(recipe, task, splits, source, EncodedRows(task, spec), methods, left_out, rows_of)
@@ -136,13 +134,3 @@ def trained_rows(recipe: FinetuneRecipe, splits: Splits) -> Examples:
     samples = [splits.sample_train(count, seed).train for seed in range(recipe.seed, recipe.seed + recipe.seeds)]
     columns = {name: [value for rows in samples for value in rows.columns[name]] for name in splits.train.columns}
     return Examples(columns, [label for rows in samples for label in rows.labels], splits.train.source)
-
-
-def _require_length(recipe: FinetuneRecipe, source: CheckpointFolder, spec: InputSpec) -> None:
-    # The tokenizer's own limit is not that of the network: after fine-tuning it is the max_length of that task.
-    limit = max_positions(source.config)
-    if limit is not None and spec.max_length > limit:
-        raise RecipeError(
-            f"training.max_length is {spec.max_length}, but {recipe.model} reads at most {limit} tokens",
-            do="Lower training.max_length",
-        )

@@ -1,13 +1,29 @@
-"""How many texts of a split are longer than `training.max_length`, and so lose their end."""
+"""The limit `training.max_length`: what the network can read, and how many texts are longer and so lose their end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from headstart.checkpoint.input_length import max_positions
 from headstart.core.contracts import Task
 from headstart.core.data import Examples, Feature, InputSpec, Split
-from headstart.core.errors import HeadstartError
+from headstart.core.errors import HeadstartError, RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def require_length(max_length: int, config: PreTrainedConfig, name: object) -> None:
+    """Raise unless the network with this config can read texts of `max_length` tokens; `name` is that of its model."""
+    # The tokenizer's own limit is not that of the network: after fine-tuning it is the max_length of that task.
+    limit = max_positions(config)
+    if limit is not None and max_length > limit:
+        raise RecipeError(
+            f"training.max_length is {max_length}, but {name} reads at most {limit} tokens",
+            do="Lower training.max_length",
+        )
 
 
 def count_truncated(task: Task, rows: Examples, features: Sequence[Feature], spec: InputSpec) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headstart.checkpoint.input_length import max_positions
 from headstart.checkpoint.load import load_config, load_tokenizer
 from headstart.checkpoint.names import folder_of
 from headstart.core.errors import ArtifactError, DataError
@@ -59,7 +60,7 @@ def choose(model: str, texts: Sequence[str], rows: int) -> StartingPoint:
     sample = texts[:: max(1, len(texts) // _SAMPLE)][:_SAMPLE]
     lengths = sorted(len(ids) for ids in tokenizer(list(sample), truncation=True, max_length=_LONGEST)["input_ids"])
     needed = lengths[min(len(lengths) - 1, int(_QUANTILE * len(lengths)))]
-    limit = min(_LONGEST, getattr(network, "max_position_embeddings", None) or _LONGEST)
+    limit = min(_LONGEST, max_positions(network) or _LONGEST)
     max_length = min(limit, max(_SHORTEST, -(-needed // _STEP) * _STEP))
     cut = sum(length > max_length or length >= _LONGEST for length in lengths) / len(lengths)
     epochs, batch_size = (20, 16) if rows < 500 else (5, 32) if rows < 5_000 else (3, 32)

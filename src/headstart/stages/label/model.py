@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headstart.adaptation.on_top_network import OnTopModel
+from headstart.checkpoint.names import run_folder_of
 from headstart.core.contracts import Task
 from headstart.core.data import Batch, Examples
 from headstart.core.errors import ArtifactError
@@ -35,17 +36,18 @@ class Labeler:
     task: Classify | MultiLabel
 
     @classmethod
-    def open(cls, folder: Path) -> Labeler:
-        """Open a run; raises if its task does not give each text labels from a fixed set."""
+    def open(cls, model: Path) -> Labeler:
+        """Open a run by its folder or its name; raises if its task does not give texts labels from a fixed set."""
+        folder = run_folder_of(model)
         facts = manifest.read_any(folder)
         if not isinstance(facts, FinetuneManifest):
-            raise ArtifactError(f"{folder} is a {facts.KIND}", allowed="--model is an output of `headstart finetune`")
+            raise ArtifactError(f"{model} is a {facts.KIND}", allowed="--model is an output of `headstart finetune`")
         finetuned = Finetuned(folder, facts)
         task = finetuned.task
         if isinstance(task, MultiLabel) or (isinstance(task, Classify) and not task.config.regression):
             return cls(finetuned, task)
         raise ArtifactError(
-            f"the task of {folder} gives texts no labels from a fixed set",
+            f"the task of {model} gives texts no labels from a fixed set",
             allowed="Rows are chosen for `classify` and `multi_label`",
         )
 

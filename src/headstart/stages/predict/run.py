@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from headstart.checkpoint.names import run_folder_of
 from headstart.core import artifact
 from headstart.core.contracts import Task
 from headstart.core.errors import ArtifactError, DataError
@@ -82,12 +83,15 @@ class Work:
 
 
 def run(model: Path, data: TableSource, to: Path, settings: PredictSettings, quiet: bool = False) -> dict[str, Any]:
-    """Predict the rows of a file, several files or a data set; return what was done: counts, problems and speed."""
+    """Predict the rows of a file, several files or a data set; return what was done: counts, problems and speed.
+
+    The model is the output folder of `headstart finetune`, or the name of one.
+    """
     suffix = output.require_suffix(to)
     located = locate(data)
     if to.resolve() in [path.resolve() for path in located.files]:
         raise DataError(f"the output {to} is also the input", do="Choose another output")
-    work = _open(model, located, settings)
+    work = _open(run_folder_of(model), located, settings)
     scores = Scores(work.task, settings.top_k, settings.scores, work.inputs.as_vectors)
     added = [*scores.names, ERROR]
     kept = pa.schema([]) if settings.only_predictions else work.survey.schema

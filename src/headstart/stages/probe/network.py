@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headstart.checkpoint.input_length import max_positions
 from headstart.checkpoint.load import load_config
 from headstart.core import artifact
 from headstart.core.contracts import Task
@@ -124,9 +125,8 @@ class ProbedNetwork:
     @cached_property
     def max_length(self) -> int:
         """The longest input in tokens, including special ones."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        limits = [int(self.tokenizer.model_max_length), *([positions] if isinstance(positions, int) else [])]
-        return min([*limits, *_padded_positions(self.model)])
+        length = int(self.tokenizer.model_max_length)
+        return min(length, max_positions(self.model.config) or length)
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special ones."""
@@ -140,17 +140,6 @@ class ProbedNetwork:
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         mask = (torch.arange(width, device=self.device)[None] < lengths[:, None]).long()
         return {"input_ids": ids, "attention_mask": mask}
-
-
-def _padded_positions(model: PreTrainedModel) -> list[int]:
-    """Return the longest inputs of tables whose positions start after the padding id, such as RoBERTa's."""
-    return [
-        table.num_embeddings - table.padding_idx - 1
-        for name, table in model.named_modules()
-        if name.endswith("position_embeddings")
-        and isinstance(table, torch.nn.Embedding)
-        and table.padding_idx is not None
-    ]
 
 
 def _outputs_of(config: Any) -> ClassifierOutputs | None:

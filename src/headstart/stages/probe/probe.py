@@ -15,6 +15,7 @@ from headstart.core.errors import DataError, HeadstartError
 from headstart.core.randomness import permute
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import ReportSection
+from headstart.evaluation.resampling import CrossedDesign
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.settings import ProbeSettings
 from headstart.tasks import tables
@@ -44,6 +45,8 @@ class ProbeScore:
     """The unit of a number that is not a fraction, such as nats."""
     points: Sequence[float] = ()
     """The value of each row of the data, whose mean is the figure; NaN for a row that was left out."""
+    design: CrossedDesign | None = None
+    """Where rows of the data are not independent of each other: what is drawn in their place."""
 
     @property
     def scale(self) -> float:

@@ -5,7 +5,6 @@ The models are opened one after another, so that two networks are never in memor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from headstart.checkpoint.names import pin
+from headstart.checkpoint.names import output_beside, pin
 from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.core.log import logger
@@ -43,7 +42,7 @@ def run(models: Sequence[str], output: Path | None, settings: ProbeSettings, qui
     """
     _require_models(models)
     classes = _select(settings, len(models))
-    target = output or _beside(models[0])
+    target = output or output_beside(models[0], "probe")
     checkpoints = [ProbedCheckpoint(pin(name), settings.seed) for name in models]
     if settings.over_run:
         over_run.require_snapshots(checkpoints)
@@ -161,13 +160,6 @@ def _select(settings: ProbeSettings, models: int) -> dict[str, type[Probe]]:
             do=f"Pass the model before and the one after, such as `headstart probe BEFORE AFTER {few}`",
         )
     return classes
-
-
-def _beside(model: str) -> Path:
-    """Return the default output: beside a local model, in `runs` for one of the Hub or of a package."""
-    if Path(model).is_dir():
-        return Path(model).with_name(f"{Path(model).resolve().name}-probe")
-    return Path("runs") / f"{re.split('[/:]', model)[-1].replace('@', '-')}-probe"
 
 
 def _measure(

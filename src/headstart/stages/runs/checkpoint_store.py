@@ -9,12 +9,14 @@ snapshots/step-000000100/…         the networks along the run, if it keeps the
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from headstart.core import artifact
@@ -31,6 +33,7 @@ SNAPSHOTS = "snapshots"
 """The folder of a run with its networks along the way."""
 _STEP = re.compile(r"(step-[0-9]{9})/(.+)")
 _RUN = "run"
+_COST = "cost.json"
 _RESTORING = ".restoring"
 
 
@@ -48,11 +51,13 @@ class ArtifactStore:
         self.folder.upload(path / artifact.MANIFEST, f"{name}/{artifact.MANIFEST}")
 
     def copy(
-        self, name: str, target: Path, kind: str, files: Mapping[str, StoredObject], fingerprint: str | None = None
-    ) -> bool:
+        self, name: str, target: Path, kind: str, files: Mapping[str, StoredObject], fingerprint: str | None = None,
+        before: Callable[[], object] = lambda: None,
+    ) -> bool:  # fmt: skip
         """Copy an artifact to a local folder and verify it; False, with a warning, if it is damaged.
 
-        An artifact with another `fingerprint` than the given one belongs to another run, which is an error.
+        An artifact with another `fingerprint` than the given one belongs to another run, which is an error. `before` is
+        called when the copy was verified and has not yet appeared in the local folder.
         """
         staging = target.with_name(f".{target.name}.staging")
         shutil.rmtree(staging, ignore_errors=True)
@@ -66,6 +71,7 @@ class ArtifactStore:
                     raise ArtifactError(f"{self.folder.shown}/{name} lacks {file}")
                 download(files[f"{name}/{file}"], staging / file)
             artifact.verify(staging, kind)
+            before()
             # What is there does not verify.
             shutil.rmtree(target, ignore_errors=True)
             os.rename(staging, target)
@@ -99,7 +105,8 @@ class RemoteCheckpoints(ArtifactStore):
     def restore(self, fingerprint: str) -> None:
         """Copy the newest checkpoint from the store, unless the local folder has a later one; and snapshots before it.
 
-        A local folder without files gets the logs and the cost of the run at that step as well.
+        Logs and cost of the run come with it: another machine has continued the run. A local folder without files gets
+        them even if all checkpoints are damaged.
         """
         files = self.folder.files()
         steps, newest = _steps(files), self._newest_local()
@@ -108,7 +115,9 @@ class RemoteCheckpoints(ArtifactStore):
         for name in steps:
             if name <= newest:
                 break
-            if self.copy(name, self.output / "checkpoints" / name, "checkpoint", files, fingerprint):
+            # Before the checkpoint, so that a run that is killed in between restores both again.
+            continue_run = partial(self._continue_run, steps[0], files)
+            if self.copy(name, self.output / "checkpoints" / name, "checkpoint", files, fingerprint, continue_run):
                 newest = name
                 break
         for name in _snapshots(files):
@@ -138,6 +147,11 @@ class RemoteCheckpoints(ArtifactStore):
         # A later step is one that this run, which resumed before it, did not accept.
         for step in [*(s for s in started if s > name), *(s for s in older if not is_kept(s, keep_steps))]:
             self.remove(step, files)
+
+    def _continue_run(self, step: str, files: Mapping[str, StoredObject]) -> None:
+        """Copy the logs and the cost at a step over those of an earlier one; the recipe is that of this run already."""
+        found = _run_files_of(step, files)
+        restore_files({name: stored for name, stored in found.items() if name not in (RECIPE, INPUTS)}, self.output)
 
     def _newest_local(self) -> str:
         """Return the name of the newest checkpoint in the output that verifies; empty if there is none."""
@@ -189,7 +203,8 @@ def restored_run(folder: StoreFolder, output: Path) -> Iterator[None]:
 def restore_files(files: Mapping[str, StoredObject], output: Path) -> bool:
     """Copy files to a local folder, named by their paths in it; False if there are none.
 
-    All are copied before the first one appears, so that a run that was killed meanwhile copies them again.
+    All are copied before the first one appears, so that a run that was killed meanwhile copies them again. A local
+    record of the cost stays if it counts more seconds: they were paid for.
     """
     staging = output / _RESTORING
     shutil.rmtree(staging, ignore_errors=True)
@@ -197,8 +212,10 @@ def restore_files(files: Mapping[str, StoredObject], output: Path) -> bool:
         download(stored, staging / name)
     # The recipe first: a folder with other files and no recipe is refused.
     for name in sorted(files, key=lambda name: name != RECIPE):
+        if name == _COST and _seconds(output / name) > _seconds(staging / name):
+            continue
         (output / name).parent.mkdir(parents=True, exist_ok=True)
-        os.rename(staging / name, output / name)
+        os.replace(staging / name, output / name)
     shutil.rmtree(staging, ignore_errors=True)
     return bool(files)
 
@@ -210,6 +227,13 @@ def other_run(shown: str) -> DataError:
         allowed="A checkpoint store belongs to one run",
         do="Choose another training.checkpoint_store, or delete that folder",
     )
+
+
+def _seconds(cost: Path) -> float:
+    """Return the seconds that a record of the cost counts; 0 if there is none that can be read."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return float(json.loads(cost.read_text(encoding="utf-8"))["seconds"])
+    return 0.0
 
 
 def _files_of_run(files: Mapping[str, StoredObject]) -> dict[str, StoredObject]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headstart.checkpoint.names import name_of
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
 from headstart.evaluation.cost import PriceTag
@@ -403,6 +404,6 @@ def read_any(folder: Path) -> PretrainManifest | FinetuneManifest:
             do=f"Pass the folder of a task, such as {folder / names[0]}",
         )
     raise ArtifactError(
-        f"{folder} is a {values.get('kind')}",
+        f"{name_of(folder) or folder} is a {values.get('kind')}",
         allowed="This needs an output of `headstart pretrain` or `headstart finetune`",
     )

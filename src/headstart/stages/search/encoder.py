@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerBase
 
 from headstart.checkpoint.files import parse_json, read_json
+from headstart.checkpoint.input_length import learned_positions, max_positions
 from headstart.checkpoint.load import load_model, load_sentence_encoder, load_tokenizer
 from headstart.tasks.sentence_vectors import library
 
@@ -52,11 +53,11 @@ class MeanPoolingEncoder:
         self.device = device
         self.model = load_model("AutoModel", folder, dtype=dtype).to(device).eval()
         stated = _read(folder / "sentence_bert_config.json").get("max_seq_length")
-        limit = {"model_max_length": stated} if stated is not None else {}
-        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(folder, **limit)
-        self.max_length: int | None = int(self.tokenizer.model_max_length)
-        if stated is None:
-            self.max_length = min(self.max_length, self.model.config.max_position_embeddings)
+        settings = {"model_max_length": stated} if stated is not None else {}
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(folder, **settings)
+        # A folder may state a length beyond the maximum in the config where positions are computed.
+        limit = max_positions(self.model.config) if stated is None else learned_positions(self.model)
+        self.max_length = _at_most(int(self.tokenizer.model_max_length), limit)
 
     @torch.inference_mode()
     def encode(self, texts: list[str]) -> torch.Tensor:
@@ -85,7 +86,11 @@ class SentenceTransformersEncoder:
         self.model = load_sentence_encoder(
             library("model").SentenceTransformer, folder, device=str(device), model_kwargs={"dtype": dtype}
         )
-        self.tokenizer, self.max_length = self.model.tokenizer, self.model.max_seq_length
+        self.tokenizer, network = self.model.tokenizer, self.model.transformers_model
+        self.max_length = _at_most(self.model.max_seq_length, None if network is None else learned_positions(network))
+        if self.max_length != self.model.max_seq_length:
+            # sentence-transformers itself would pass 514 tokens to a RoBERTa that has positions for 512.
+            self.model.max_seq_length = self.max_length
 
     def encode(self, texts: list[str]) -> torch.Tensor:
         """Return one normalized vector per text, all computed in one forward pass."""
@@ -98,6 +103,11 @@ class SentenceTransformersEncoder:
         """Return the number of tokens that the model reads, without padding."""
         features = self.model.preprocess(texts)
         return int(features["attention_mask"].sum() if "attention_mask" in features else features["input_ids"].numel())
+
+
+def _at_most(length: int | None, limit: int | None) -> int | None:
+    """Return the smaller of two lengths, of which None is no limit."""
+    return min((number for number in (length, limit) if number is not None), default=None)
 
 
 def is_mean_pooled(folder: Path) -> bool:

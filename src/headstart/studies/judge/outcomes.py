@@ -13,6 +13,7 @@ from typing import Any
 
 from headstart.core import config
 from headstart.evaluation.metrics import About
+from headstart.evaluation.resampling import CrossedDesign
 from headstart.studies.contrast import PROBE, Contrast
 from headstart.studies.definition import Claim
 from headstart.studies.graph import Graph, Node, is_finished
@@ -86,6 +87,7 @@ def _score(node: Node, figure: Mapping[str, Any], cost: Mapping[str, Any], outco
         node.id, name, {name: float(figure["value"])}, [f"{data} {i}" for i in range(len(items))], items,
         cost=cost, pretraining="" if node.recipe["untrained_seed"] is not None else next(iter(node.parents), ""),
         figure=About(of="number", scale=float(figure["scale"]), family=f"{outcome} × {figure['scale']:g}"),
+        design=CrossedDesign(**figure["design"]) if "design" in figure else None,
     )  # fmt: skip
 
 
@@ -107,5 +109,7 @@ def _common(scores: Scores) -> Scores:
             cell = runs[seed]
             items = [cell.predictions[i] for i in kept]
             figure = {cell.metric: sum(items) / len(items)} if items else cell.test
-            runs[seed] = replace(cell, test=figure, gold=[cell.gold[i] for i in kept], predictions=items)
+            design = None if cell.design is None else cell.design.at(kept)
+            gold = [cell.gold[i] for i in kept]
+            runs[seed] = replace(cell, test=figure, gold=gold, predictions=items, design=design)
     return common

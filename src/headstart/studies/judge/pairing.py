@@ -47,7 +47,9 @@ class Resamples:
         if not gold:
             return [np.full(self.samples, cell.score) for cell in group]
         functions = resampled(name, gold, runs) if group[0].figure is None else [_mean_of(run) for run in runs]
-        return scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold))
+        # Cells that were finished by earlier versions have no design.
+        design = next((cell.design for cell in group if cell.design is not None), None)
+        return scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold), design)
 
 
 def _key(cell: CellScore, metric: str) -> tuple[str, str]:
@@ -57,7 +59,7 @@ def _key(cell: CellScore, metric: str) -> tuple[str, str]:
 
 def _mean_of(values: Sequence[float]) -> Resampled:
     array = np.asarray(values, dtype=np.float64)
-    return lambda counts: counts @ array / len(array)
+    return lambda counts: counts @ array / counts.sum(axis=1)
 
 
 def metric_of(cell: CellScore, metric: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.evaluation.metrics import About, about
+from headstart.evaluation.resampling import CrossedDesign
 from headstart.stages.finetune import result
 from headstart.stages.finetune.result import MethodDetails
 from headstart.studies.graph import Cell, Graph, cell_dir, is_finished
@@ -38,6 +39,8 @@ class CellScore:
     """The pre-training run of this study that the cell starts from; empty where there is none."""
     figure: About | None = None
     """The declaration of a figure that is no registered metric, such as that of a probe."""
+    design: CrossedDesign | None = None
+    """What is drawn in place of the items of a figure, if they are not independent of each other."""
     test_rows: frozenset[str] | None = None
     """Hashes of the test rows, if the system is not trained; None if it is, or if each seed has its own network."""
 

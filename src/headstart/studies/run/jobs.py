@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,8 @@ def _run_probe(node: Node, output: Path, work: Path) -> None:
 def _figure(score: ProbeScore) -> dict[str, Any]:
     """Return a figure of a probe as plain JSON values; `points` has null for an item that was left out."""
     points = [None if math.isnan(point) else float(point) for point in score.points]
-    return {"measure": score.measure, "value": score.estimate.value, "scale": score.scale, "points": points}
+    design = {} if score.design is None else {"design": asdict(score.design)}
+    return {"measure": score.measure, "value": score.estimate.value, "scale": score.scale, "points": points, **design}
 
 
 HANDLERS: dict[str, Callable[[Node, Path, Path], None]] = {

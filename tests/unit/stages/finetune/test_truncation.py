@@ -7,12 +7,22 @@ import json
 import pytest
 
 import headstart
+from headstart.checkpoint.load import load_config
 from headstart.core.data import Examples
-from headstart.core.errors import DataError
-from headstart.stages.finetune.truncation import count_truncated
+from headstart.core.errors import DataError, RecipeError
+from headstart.stages.finetune.truncation import count_truncated, require_length
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 from headstart.tasks.tag import Tag
+
+
+def test_a_length_beyond_the_positions_is_refused(checkpoint):
+    """RoBERTa's config counts positions that no token gets."""
+    config = load_config(checkpoint("roberta"))
+    assert config.max_position_embeddings > 128
+    require_length(128, config, "model")
+    with pytest.raises(RecipeError, match=r"training\.max_length is 129, but model reads at most 128 tokens"):
+        require_length(129, config, "model")
 
 
 def test_only_texts_beyond_the_maximum_length_count(checkpoint, tiny_tokenizer):

@@ -16,6 +16,7 @@ from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init import columns, run
 from headstart.stages.init.run import InitOptions
 from headstart.stages.init.splits import normalized, split
+from headstart.stages.init.start import choose
 
 WORDS = [
     "le",
@@ -193,6 +194,13 @@ def test_splits_are_stratified_and_keep_copies_and_groups_together():
         len({name for name, rows in grouped.rows.items() if any(groups[r] == g for r in rows)}) == 1 for g in range(50)
     )
     assert found == split(texts, classes, None)
+
+
+def test_the_length_is_one_that_fine_tuning_accepts(checkpoint):
+    """RoBERTa's config counts positions that no token gets."""
+    texts = [" ".join(sentences(60))] * 8
+    lengths = {kind: choose(str(checkpoint(kind)), texts, 100).max_length for kind in ("bert", "roberta")}
+    assert lengths == {"bert": 128, "roberta": 128}
 
 
 def test_normalized_texts_are_equal_without_case_and_punctuation():

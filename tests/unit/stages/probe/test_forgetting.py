@@ -15,8 +15,11 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 import headstart
 from headstart.core.errors import RecipeError
 from headstart.evaluation.intervals import Estimate
-from headstart.stages.probe.probe import ProbeScore
+from headstart.stages.probe.probe import Measured, ProbeScore
+from headstart.stages.probe.probes import bias
+from headstart.stages.probe.probes.bias import Bias
 from headstart.stages.probe.probes.forgetting import Change, _independent
+from headstart.stages.probe.settings import ProbeSettings
 
 
 @pytest.fixture
@@ -96,6 +99,24 @@ def test_a_difference_over_few_rows_is_known_by_its_rows_that_were_not_left_out(
     assert not change([0.0] * 10, [1.0] * 10).is_over_few
     assert change([math.nan, *[0.0] * 9], [1.0] * 10).is_over_few
     assert not change([], []).is_over_few, "not a mean over rows"
+
+
+def test_the_interval_of_a_change_of_bias_is_over_names_and_templates():
+    """A change that only depends on the template has been seen in three templates, not in eighteen comparisons."""
+    probe = Bias(ProbeSettings())
+    assert probe.prepare() is None
+    templates = list(dict.fromkeys(comparison.template for comparison in probe.comparisons))
+    by_template = [float(templates.index(comparison.template) % 3) for comparison in probe.comparisons]
+    zeros, rising = (bias._Found(values, [], [], False) for values in ([0.0] * len(by_template), by_template))
+    # A row that one of the models left out is in neither.
+    zeros.values[0] = math.nan
+    before, after = (probe.figures(Measured("m", "encoder", found, None)) for found in (zeros, rising))
+    for number, (earlier, later) in enumerate(zip(before, after, strict=True)):
+        found = Change("m", "bias", earlier, later, None).difference
+        known = [value for value, at_zero in zip(later.points, earlier.points, strict=True) if not math.isnan(at_zero)]
+        assert len(known) == len(later.points) - (number == 0) and found.value == pytest.approx(np.mean(known))
+        assert found.high - found.low == pytest.approx(2, abs=0.1), "all resamples of three templates, 0 to 2"
+    assert len(before) == 5
 
 
 def test_another_tokenizer_or_network_is_refused_with_the_reason(encoder_folder, decoder_folder, data, tmp_path):

@@ -55,8 +55,8 @@ def test_sentences_of_a_text(text, tmp_path):
     with pytest.raises(DataError, match="no sentence of 4 to 60 words without a mark"):
         read_sentences(tmp_path / "short.txt", has_marks=True)
     path = tmp_path / "marks.txt"
-    path.write_text("A sentence without any mark.\nHe went to **New York** in the spring.\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"marks\.txt, text 2: .*New York.* but not one marked word"):
+    path.write_text("A sentence without any mark.\n\n  \nHe went to **New York** in the spring.\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"marks\.txt, text 4: .*New York.* but not one marked word"):
         read_sentences(path, has_marks=True)
     assert len(read_sentences(path, has_marks=False)[0]) == 2
 

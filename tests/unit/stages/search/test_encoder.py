@@ -75,6 +75,26 @@ def test_a_folder_saved_by_sentence_transformers_gives_equal_vectors(folder, tmp
         require_equal(tmp_path / "saved")
 
 
+@pytest.mark.parametrize(("kind", "stated", "longest"), [
+    ("roberta", None, 128), ("roberta", 130, 128), ("roberta", 64, 64),
+    ("modernbert", None, 128), ("modernbert", 130, 130),
+])  # fmt: skip
+def test_a_long_text_is_cut_to_the_positions_of_the_network(checkpoint, tmp_path, kind, stated, longest):
+    """RoBERTa's config counts positions that no token gets; ModernBERT's positions are computed."""
+    folder = shutil.copytree(checkpoint(kind), tmp_path / "model")
+    tokenizer, network = (json.loads((folder / f"{name}.json").read_text()) for name in ("tokenizer_config", "config"))
+    assert network["max_position_embeddings"] == (128 if kind == "modernbert" else 128 + network["pad_token_id"] + 1)
+    write(folder / "tokenizer_config.json", {**tokenizer, "model_max_length": 10**30})
+    if stated is not None:
+        write_modules(folder, OLD_POOLING)
+        write(folder / "sentence_bert_config.json", {"max_seq_length": stated, "do_lower_case": False})
+    for kind_of_encoder in (MeanPoolingEncoder, SentenceTransformersEncoder):
+        encoder = kind_of_encoder(folder, CPU, torch.float32)
+        assert encoder.max_length == encoder.count_tokens(["x " * 300]) == longest
+        assert encoder.encode(["x " * 300]).isfinite().all()
+    require_equal(folder)
+
+
 def test_other_folders_are_opened_with_sentence_transformers(folder):
     write_modules(folder, {**OLD_POOLING, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
     encoder = open_encoder(folder, CPU, torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from scipy import stats
 
 from headstart.core import config
+from headstart.evaluation.intervals import Estimate
+from headstart.evaluation.resampling import CrossedDesign
 from headstart.stages.finetune import result
+from headstart.stages.probe.probe import ProbeScore
 from headstart.studies.definition import Study
 from headstart.studies.graph import Cell, Graph, Node, cell_dir
 from headstart.studies.grid import System
@@ -18,6 +22,7 @@ from headstart.studies.judge import looks, outcomes
 from headstart.studies.judge.pairing import Resamples
 from headstart.studies.judge.results import Results
 from headstart.studies.judge.verdicts import Verdict, judge
+from headstart.studies.run.jobs import _figure
 
 RECIPE = {"probe": "cloze", "model": "m", "text": None, "limit": None, "seed": 0, "untrained_seed": None}
 
@@ -83,6 +88,29 @@ def test_an_early_look_compares_the_items_of_its_own_seeds(tmp_path: Path) -> No
     one = System(("one",)), ()
     assert len(found.scores[one][0].gold) == 1
     assert len(looks.until(found, 1).scores[one][0].gold) == 2
+
+
+def test_items_of_a_table_are_drawn_by_rows_and_columns(tmp_path: Path) -> None:
+    """Differences that only depend on the template: three of them are seen, in however many comparisons."""
+    names, templates = [f"name {i}" for i in range(12)], ["a", "b", "c"]
+    cells = [(name, template) for name in names for template in templates]
+    points = {"one": [float(templates.index(template)) for _, template in cells], "other": [0.0] * len(cells)}
+    points["other"][5] = math.nan
+    errors = {}
+    for design in (CrossedDesign(*zip(*cells, strict=True)), None):
+        folder, graph = tmp_path / str(design is None), Graph()
+        for name, items in points.items():
+            for seed in range(6):
+                node = graph.add(Node("probe", RECIPE, (), {"bias": "a"}, f"probe-{name}-{seed}"))
+                graph.cells.append(Cell(System((name,)), (), seed, node.id))
+                score = ProbeScore("m", "association", Estimate(float(np.nanmean(items))), {}, "nats", items, design)
+                result.write(cell_dir(folder, node.id), {"scores": [_figure(score)], "cost": {}}, "cell of a study")
+        comparison = judged(folder, graph, "one > other on probe.cloze", 2000).comparison
+        assert comparison.examples == len(cells) - 1
+        assert comparison.difference == pytest.approx(np.mean(points["one"]), abs=0.05)
+        errors[design is None] = comparison.examples_error
+    assert errors[False] == pytest.approx(np.std([0, 1, 2]) / math.sqrt(3), rel=0.1)
+    assert errors[True] == pytest.approx(np.std([0, 1, 2]) / math.sqrt(len(cells)), rel=0.1)
 
 
 def test_a_probe_that_does_not_apply_is_named_in_the_verdict(tmp_path: Path) -> None:

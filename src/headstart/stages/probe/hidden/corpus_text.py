@@ -82,6 +82,8 @@ def read_sentences(path: Path, has_marks: bool) -> tuple[list[list[str]], list[M
     marked: list[MarkedWord] = []
     read = 0
     for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            continue
         read += len(text)
         if read > _MOST_CHARACTERS and sentences:
             break

@@ -15,8 +15,9 @@ import yaml
 
 from headstart.core.errors import DataError
 from headstart.core.pages.charts import IntervalRow, interval_chart
-from headstart.evaluation.intervals import Estimate, bootstrap_crossed
+from headstart.evaluation.intervals import Estimate, bootstrap_mean
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
+from headstart.evaluation.resampling import CrossedDesign
 from headstart.stages.probe.likelihood import log_likelihoods, token_batches
 from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, percent, read_columns, sample
@@ -128,9 +129,10 @@ class Bias(Probe):
         for axis in self._axes():
             beside = {} if each.untrained is None else {"untrained": self._mean(each.untrained, axis).value}
             beside["control"] = self._mean(found, axis, is_control=True).value
-            points, name = [found.values[i] for i in self._indices(axis)], f"{_MEASURES[bool(found.labels)]}, {axis}"
+            indices, name = self._indices(axis), f"{_MEASURES[bool(found.labels)]}, {axis}"
+            points, design = [found.values[i] for i in indices], self._design(indices)
             mean = self._mean(found, axis)
-            scores.append(ProbeScore(each.model, name, mean, beside, unit=found.unit, points=points))
+            scores.append(ProbeScore(each.model, name, mean, beside, found.unit, points, design))
         return scores
 
     def _sampled(self, comparisons: list[Comparison]) -> list[Comparison]:
@@ -181,8 +183,11 @@ class Bias(Probe):
         known = [i for i in indices if not math.isnan(values[i])]
         if not known:
             return Estimate(None)
-        chosen = [self.comparisons[i] for i in known]
-        return bootstrap_crossed([values[i] for i in known], [c.names for c in chosen], [c.template for c in chosen])
+        return bootstrap_mean([values[i] for i in known], self._design(known))
+
+    def _design(self, indices: Sequence[int]) -> CrossedDesign:
+        chosen = [self.comparisons[i] for i in indices]
+        return CrossedDesign([c.names for c in chosen], [c.template for c in chosen])
 
     def _warning(self, measured: Sequence[Measured]) -> ReportSection:
         notes = [

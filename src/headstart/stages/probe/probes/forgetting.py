@@ -47,8 +47,10 @@ class Change:
     def difference(self) -> Estimate:
         """The later figure minus the first one, with its interval: over the same rows where there are any."""
         if self.is_paired:
-            known = self._known_differences()
-            return bootstrap_mean(known) if known else Estimate(None)
+            known, design = self._known_differences(), self.before.design
+            if not known:
+                return Estimate(None)
+            return bootstrap_mean(list(known.values()), None if design is None else design.at(known))
         return _independent(self.before.estimate, self.after.estimate)
 
     @property
@@ -56,9 +58,10 @@ class Change:
         """Whether the difference is over so few rows that its interval is too narrow."""
         return self.is_paired and 0 < len(self._known_differences()) < _FEW
 
-    def _known_differences(self) -> list[float]:
-        pairs = zip(self.after.points, self.before.points, strict=True)
-        return [value for value in (after - before for after, before in pairs) if not math.isnan(value)]
+    def _known_differences(self) -> dict[int, float]:
+        """Return the differences by their index, without the rows that either model left out."""
+        pairs = enumerate(zip(self.after.points, self.before.points, strict=True))
+        return {i: after - before for i, (after, before) in pairs if not math.isnan(after - before)}
 
 
 class Forgetting(Probe):
@@ -209,9 +212,9 @@ def _section(
 ) -> ReportSection:
     notes = [
         f"Before: {before}. A negative difference is what a later model has lost, except for bias, where the sign only "
-        "says in which direction it moved. Intervals (95 %) are the bootstrap's over the same rows; where a figure is "
-        "not a mean over rows, both are taken as independent. The last column is the same figure of the untrained "
-        "network: what would be left if everything were forgotten.",
+        "says in which direction it moved. Intervals (95 %) are the bootstrap's over the same rows, for bias over the "
+        "same names and templates; where a figure is not a mean over rows, both are taken as independent. The last "
+        "column is the same figure of the untrained network: what would be left if everything were forgotten.",
         "A later model without a language-model head was given that of the first one. The head was trained for the "
         "first body, so part of a loss may be that the two no longer fit, and not that knowledge is gone.",
     ]

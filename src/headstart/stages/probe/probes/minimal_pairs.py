@@ -181,7 +181,8 @@ class MinimalPairs(Probe):
         if len(groups["paradigm"]) == _BLIMP_PARADIGMS and not self.settings.text:
             notes.append(
                 "Published on all of BLiMP (Warstadt et al. 2020): people 88.6 (one person's choice; 96.4 by "
-                "majority vote), GPT-2 83.0, LSTM 69.8, 5-gram 61.2. A difference from these figures includes that of the training texts."
+                "majority vote), GPT-2 83.0, LSTM 69.8, 5-gram 61.2. A difference from these figures includes that of "
+                "the training texts."
             )
         rows = [
             [
