@@ -26,7 +26,7 @@ _OUTPUT_PROJECTIONS = (
 )  # fmt: skip
 """What networks of transformers call the projection that reads the outputs of the heads of a layer, side by side."""
 _MASK_RATE = 0.15
-_FLOPS = 2e12
+_FLOPS = 1e12
 """Work for one network: decides how many tokens are read and, for large networks, how many heads are switched off."""
 _TOKENS = (256, 8192)
 """The fewest and the most tokens that are read."""

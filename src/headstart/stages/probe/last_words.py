@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from headstart.objectives.chunked import head_logits
 from headstart.stages.probe.likelihood import MAX_LOGITS, start_of, token_batches
 from headstart.stages.probe.network import ProbedNetwork
 
@@ -29,12 +30,21 @@ def predicts_last_words(network: ProbedNetwork, texts: Sequence[str]) -> list[fl
     most = MAX_LOGITS // (network.model.config.vocab_size * longest)
     for indices in token_batches(range(len(rows)), [len(row) for row in rows], most):
         batch = network.batch([rows[i] for i in indices])
+        places = [(i, at) for i, index in enumerate(indices) for at in _before_last_word(rows[index], lengths[index])]
         with torch.inference_mode():
-            best = network.model(**batch, use_cache=False).logits.argmax(-1).tolist()  # (rows, length)
-        for index, predicted in zip(indices, best, strict=True):
-            row, count = rows[index], lengths[index]
-            hits[index] = float(predicted[len(row) - count - 1 : len(row) - 1] == row[len(row) - count :])
+            states = network.model.base_model(**batch, use_cache=False)[0]
+            # Logits of the last words alone, because a large vocabulary makes them costly.
+            chosen = states[[i for i, _ in places], [at for _, at in places]]
+            best = head_logits(network.model, chosen[None])[0].argmax(-1).tolist()
+        misses = {indices[i] for (i, at), token in zip(places, best, strict=True) if token != rows[indices[i]][at + 1]}
+        for index in indices:
+            hits[index] = float(index not in misses)
     return hits
+
+
+def _before_last_word(row: Sequence[int], count: int) -> range:
+    """Return the positions at which a decoder predicts the `count` tokens of the last word."""
+    return range(max(0, len(row) - count - 1), len(row) - 1)
 
 
 def chance_of_a_word(text: str) -> float:

@@ -13,7 +13,12 @@ from headstart.evaluation.comparison import resampling_seed
 from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic
 from headstart.evaluation.metrics import Floats
 from headstart.stages.probe.hidden.label_tasks import LabelTask
-from headstart.stages.probe.hidden.linear_probes import control_labels, layer_weights, predict_labels
+from headstart.stages.probe.hidden.linear_probes import (
+    control_labels,
+    fit_each,
+    layer_weights,
+    predict_labels,
+)
 from headstart.stages.probe.hidden.states import WordStates
 
 Hits = npt.NDArray[np.bool_]
@@ -113,18 +118,19 @@ def fit_task(states: WordStates, task: LabelTask, seed: int) -> TaskHits:
     train_labels = [each.label for each, held_out in zip(examples, is_test, strict=True) if not held_out]
     drawn = control_labels([each.word for each in examples], train_labels, seed)
     control = np.array([number[label] for label in drawn])
-    hits: list[list[Hits]] = [[], []]
-    for values in states.values:
-        features = values[rows].reshape(len(rows), -1)
-        for found, targets in zip(hits, (labels, control), strict=True):
-            predicted = predict_labels(features[~is_test], targets[~is_test], features[is_test])
-            found.append(predicted == targets[is_test])
+
+    def hits_of(fit: int) -> Hits:
+        features, targets = states.values[fit // 2][rows].reshape(len(rows), -1), (labels, control)[fit % 2]
+        predicted = predict_labels(features[~is_test], targets[~is_test], features[is_test])
+        return np.asarray(predicted == targets[is_test])
+
+    hits = np.stack(fit_each(hits_of, 2 * len(states.values)))
     train = np.flatnonzero(~is_test)
     most_frequent = np.bincount(labels[train]).argmax()
     few = train[np.linspace(0, len(train) - 1, min(len(train), _MIX_EXAMPLES)).astype(np.int64)]
     mixed = states.values[:, rows[few]].reshape(len(states.layers), len(few), -1)
     _, groups = np.unique([each.sentence for each in examples if each.is_test], return_inverse=True)
     return TaskHits(
-        task.name, len(names), len(train), groups, np.stack(hits[0]), np.stack(hits[1]),
+        task.name, len(names), len(train), groups, hits[::2], hits[1::2],
         float((labels[is_test] == most_frequent).mean()), layer_weights(mixed, labels[few], seed),
     )  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ import torch
 from headstart.core.randomness import fraction, generator
 from headstart.stages.probe.hidden.states import States
 
+T = TypeVar("T")
 Labels = npt.NDArray[np.int64]
 _C = 0.1
 """Inverse strength of the regularization, on features of variance one."""
@@ -30,18 +33,30 @@ def standardize(train: States, test: States) -> tuple[States, States]:
 
 def predict_labels(train: States, labels: Labels, test: States) -> Labels:
     """Fit logistic regression to training rows (rows, hidden) and return the predicted labels of test rows."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     if len(set(labels.tolist())) == 1:
         return np.full(len(test), labels[0])
     train, test = standardize(train, test)
-    with warnings.catch_warnings():
-        # The fit ends after a fixed number of iterations at the latest; more change the predictions hardly.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(C=_C, max_iter=_MOST_ITERATIONS, tol=_TOLERANCE).fit(train, labels)
+    model = LogisticRegression(C=_C, max_iter=_MOST_ITERATIONS, tol=_TOLERANCE).fit(train, labels)
     predicted: Labels = model.predict(test)
     return predicted
+
+
+def fit_each(fit: Callable[[int], T], count: int) -> list[T]:
+    """Call a function that fits a classifier with each number below `count`, and return its results.
+
+    Calls run beside each other, one thread for each: the matrices are so small that a fit takes several times as long
+    with two threads, which wait for each other, as with one.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    pool = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="headstart-fits")
+    with warnings.catch_warnings(), threadpool_limits(1), pool:
+        # A fit ends after a fixed number of iterations at the latest; more change the predictions hardly.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return list(pool.map(fit, range(count)))
 
 
 def control_labels(words: Sequence[str], labels: Sequence[str], seed: int) -> list[str]:

@@ -141,7 +141,7 @@ class Attribution(Probe):
             source, texts = str(self.settings.text), self._own
         else:
             source, texts = _test_rows(network.folder) if network.outputs is not None else _blanks()
-        limit = self.row_count(_TEXTS, fewest=8)
+        limit = self.row_count(_TEXTS, fewest=6)
         return source, [texts[i] for i in sample(len(texts), limit, self.settings.seed, "attribution texts")]
 
     def _explain(self, network: ProbedNetwork, index: int, text: str, found: gradients.Prediction) -> _Explained:

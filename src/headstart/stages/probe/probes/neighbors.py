@@ -36,7 +36,8 @@ from headstart.stages.probe.network import ProbedNetwork
 from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file
 
 _TEXT, _SENSES = "corpora/wikipedia-en-2015/part-00.parquet", "tasks/wic/validation.parquet"
-_SENTENCES, _SENTENCES_PER_WORD = 500, 40
+_SENTENCES = 500
+_SENTENCES_PER_WORD, _FEWEST_PER_WORD = 40, 20
 _SENSE_PAIRS = 600
 _NEAREST, _NEAREST_WORDS = 5, 8
 _CANDIDATE_WORDS = 10_000
@@ -138,14 +139,15 @@ class Neighbors(Probe):
         everything, marked = read_sentences(path, has_marks=self.settings.text is not None)
         self.queries = marked or [query for query in map(marked_word, _DEFAULT_QUERIES) if query is not None]
         searched = list(dict.fromkeys(query.word for query in self.queries))
+        self.per_word = max(_FEWEST_PER_WORD, round(_SENTENCES_PER_WORD * self.share))
         random, more = select_sentences(
-            everything, searched, _SENTENCES_PER_WORD, self.row_count(_SENTENCES, fewest=150), self.settings.seed
+            everything, searched, self.per_word, self.row_count(_SENTENCES, fewest=100), self.settings.seed
         )
         self.random = len(random)
         self.sentences = [everything[i] for i in (*random, *more)]
         self.words = list(dict.fromkeys([*searched, *frequent_words(everything, _CANDIDATE_WORDS)]))
         senses = data_file(_SENSES) if self.settings.text is None else None
-        count = self.row_count(_SENSE_PAIRS, fewest=200)
+        count = self.row_count(_SENSE_PAIRS, fewest=150)
         self.pairs = [] if senses is None else read_sense_pairs(senses, count, self.settings.seed)
         self.glove = glove_words(self.words, searched, _NEAREST_WORDS)
         return None
@@ -260,7 +262,7 @@ class Neighbors(Probe):
         shown = spaced_layers(len(layers), _SHOWN_LAYERS)
         notes = [
             f"The {_NEAREST} nearest of {each.trained.searched:,} occurrences of words by the cosine of their states, "
-            f"found by exact search. The sentences are {self.random:,} random ones, and up to {_SENTENCES_PER_WORD} "
+            f"found by exact search. The sentences are {self.random:,} random ones, and up to {self.per_word} "
             "more with each of the words. Beside the layers is the last layer of the same network untrained, which "
             "mixes the words of a sentence without having learned how."
         ]
