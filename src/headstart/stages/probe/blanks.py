@@ -92,5 +92,8 @@ def predictions_by_layer(
 
 
 def token_text(network: ProbedNetwork, token: int) -> str:
-    """Return a token as text, without the mark of a space before it."""
-    return str(network.tokenizer.decode([token])).strip() or str(network.tokenizer.convert_ids_to_tokens(token))
+    """Return a token as text, without the mark of a space before it; white space by its name."""
+    text = str(network.tokenizer.decode([token]))
+    if text and text.isspace():
+        return "(line break)" if "\n" in text else "(space)"
+    return text.strip() or str(network.tokenizer.convert_ids_to_tokens(token))

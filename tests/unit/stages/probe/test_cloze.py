@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -9,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from headstart.core.errors import DataError
-from headstart.stages.probe.blanks import answered_blank, find_blanks, predictions_by_layer
+from headstart.stages.probe.blanks import answered_blank, find_blanks, predictions_by_layer, token_text
 from headstart.stages.probe.last_words import chance_of_a_word, predicts_last_words
 from headstart.stages.probe.probe import Measured
 from headstart.stages.probe.probes.cloze import Cloze
@@ -152,3 +154,10 @@ def test_a_last_word_counts_if_greedy_decoding_writes_it(network_of, decoder_fol
 def test_a_random_word_of_a_passage():
     assert chance_of_a_word('He said: "Ann, go." Then he saw Ann') == pytest.approx(1 / 7)
     assert chance_of_a_word("word") == 0.0
+
+
+def test_white_space_is_shown_by_its_name():
+    texts = {0: " ", 1: "\n\n", 2: " the", 3: ""}
+    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]], convert_ids_to_tokens=lambda token: f"<{token}>")
+    shown = [token_text(SimpleNamespace(tokenizer=tokenizer), token) for token in texts]
+    assert shown == ["(space)", "(line break)", "the", "<3>"]

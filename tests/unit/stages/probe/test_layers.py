@@ -110,6 +110,17 @@ def test_equal_layers_do_not_raise_the_expected_layer():
     assert np.mean(found) == pytest.approx(1.0, abs=0.2)
 
 
+def test_a_rise_that_may_be_chance_has_no_expected_layer():
+    """Layers that are as good as layer 0: without the rule, the quotient of two numbers near zero is anywhere."""
+    rng, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
+    found = [
+        TaskHits("tags", 17, 1, groups, hits, hits, 0.0, [0.0] * 7).expected_layer(list(range(7)))
+        for hits in (rng.random((7, len(groups))) < 0.6 for _ in range(40))
+    ]
+    assert sum(each.value is None for each in found) >= 36
+    assert all(each.value is None or 0 <= each.value <= 6 for each in found)
+
+
 def test_a_center_of_gravity_by_hand_and_one_label_only():
     assert center_of_gravity([0, 10, 20], [0.25, 0.5, 0.25]) == 10.0
     one = np.zeros(6, np.int64)

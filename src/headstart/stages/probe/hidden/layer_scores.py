@@ -68,7 +68,7 @@ class TaskHits:
 
         One half of the sentences decides which layers are above all earlier ones, and the other half how much: among
         many equal layers, one is always the best by chance. The interval is a bootstrap over sentences. It is not
-        defined where no layer is better than the first one.
+        defined where the interval of the whole rise above layer 0 includes zero.
 
         Paper: after Tenney et al. 2019, whose probes read a mix of all layers up to each one; here the best of them
         """
@@ -77,15 +77,22 @@ class TaskHits:
 
         is_even = np.arange(len(totals)) % 2 == 0
 
-        def statistic(counts: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):  # a half without words, or no rise at all
+        def rises(counts: Floats) -> Floats:
+            with np.errstate(invalid="ignore", divide="ignore"):  # a half without words
                 parts = [counts * is_even, counts * ~is_even]
                 first, second = ((part @ sums) / (part @ totals)[:, None] for part in parts)
-                rises = _rises(first, second) + _rises(second, first)
-                total = rises.sum(1)
-                return np.where(total > 0, rises @ numbers / total, np.nan)
+                return _rises(first, second) + _rises(second, first)
 
-        return bootstrap_statistic(statistic, len(totals), resampling_seed(sums.ravel().tolist()))
+        def mean_layer(counts: Floats) -> Floats:
+            found = rises(counts)
+            total = found.sum(1)
+            return np.divide(found @ numbers, total, out=np.full(len(total), np.nan), where=total > 0)
+
+        seed = resampling_seed(sums.ravel().tolist())
+        rise = bootstrap_statistic(lambda counts: rises(counts).sum(1), len(totals), seed)
+        if rise.low is None or rise.low <= 0:
+            return Estimate(None)
+        return bootstrap_statistic(mean_layer, len(totals), seed)
 
     def best(self) -> tuple[Hits, Hits]:
         """Return the hits on the task and on the control task of the best layer.

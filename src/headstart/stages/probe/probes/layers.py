@@ -152,9 +152,9 @@ class Layers(Probe):
             "minus that on the control task (Hewitt & Liang 2019). Layer 0, the embeddings, knows the word but not its "
             "context.",
             "The expected layer is the mean layer at which the accuracy rises above that of all earlier ones, weighted "
-            "by the rise. The center of gravity is the mean layer by the weights of a learned mix of all layers "
-            "(Tenney et al. 2019). Where the center of the untrained network is near, the method prefers that layer, "
-            "not the network.",
+            "by the rise; it is not defined where the interval of the whole rise includes zero. The center of gravity "
+            "is the mean layer by the weights of a learned mix of all layers (Tenney et al. 2019). Where the center of "
+            "the untrained network is near, the method prefers that layer, not the network.",
         ]
         return ReportSection(
             "What layers know", notes, _charts(scored), [_accuracy_table(scored), _center_table(scored)]
