@@ -123,7 +123,8 @@ def figures(model: str, probe: Probe, untrained_seed: int | None = None) -> Sequ
 def summary(folder: Path) -> str:
     """Return the main figures of the probes and the path of the page as text."""
     facts = artifact.read_manifest(folder)["probe"]
-    return "\n".join([repr(table(folder)), *facts["notes"], f"page: {folder / page.HTML}"])
+    scores = [repr(table(folder))] if facts["scores"] else []
+    return "\n".join([*scores, *facts["notes"], f"page: {folder / page.HTML}"])
 
 
 def table(folder: Path) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -149,19 +150,24 @@ def test_where_there_is_nothing_to_explain_the_reason_is_given(
     assert "captum is missing" in probe.prepare()
 
 
-def test_a_finetuned_model_is_explained_on_its_test_rows(tmp_path, encoder_folder, verses):
+def test_a_finetuned_model_is_explained_on_its_test_rows(tmp_path, encoder_folder, verses, monkeypatch):
     import csv
 
+    monkeypatch.setenv("ROWS", str(tmp_path))
     texts = [verse for verse in verses if 5 < len(verse.split()) < 20][:60]
     for split, part in (("train", texts[:40]), ("test", texts[40:])):
         with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *((t, "long" if len(t) > 70 else "short") for t in part)])
-    model = headstart.finetune({
+    recipe = {
         "output": str(tmp_path / "model"), "model": str(encoder_folder), "task": {"kind": "classify"},
-        "data": {"train": str(tmp_path / "train.csv"), "validation": 0.2, "test": str(tmp_path / "test.csv")},
+        "data": {"train": "${ROWS}/train.csv", "validation": 0.2, "test": "${ROWS}/test.csv"},
         "adaptation": {"name": "full"},
         "training": {"budget": "2 steps", "batch_size": 4, "max_length": 64}, "compare_with": [],
-    })  # fmt: skip
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    model = headstart.finetune(tmp_path / "recipe.yaml")
     run = headstart.probe(model.path, probes=["attribution"], output=tmp_path / "out", limit=3, quiet=True)
     assert {row["text"] for row in run.table("attribution")} < set(texts[40:])
     assert {row["prediction"] for row in run.table("attribution")} <= {"long", "short"}
+    page = (tmp_path / "out" / "probe.html").read_text(encoding="utf-8")
+    assert "${ROWS}/test.csv" in page and str(tmp_path / "test.csv") not in page

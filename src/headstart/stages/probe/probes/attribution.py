@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import spearmanr
 
-from headstart.core import artifact
+from headstart.core import artifact, config
 from headstart.core.errors import DataError, ResourceError
 from headstart.core.pages.charts import ChartLine, ChartPoint, legend, line_chart
 from headstart.core.pages.svg import Marker
@@ -168,11 +168,13 @@ def _test_rows(folder: Path) -> tuple[str, list[str]]:
     values = artifact.read_manifest(folder) if artifact.is_complete(folder) else {}
     recipe = values.get("recipe", {}) if values.get("kind") == FinetuneManifest.KIND else {}
     data, columns = recipe.get("data", {}), recipe.get("task", {}).get("text", [])
-    paths = [data[split] for split in ("test", "validation") if isinstance(data.get(split), str)]
-    path = next((path for path in paths if Path(path).is_file()), None)
+    # The page names a file as the recipe does: variables keep folders of this machine out of it.
+    written = [data[split] for split in ("test", "validation") if isinstance(data.get(split), str)]
+    found = ((name, Path(config.expand_saved(name, folder))) for name in written)
+    name, path = next(((name, path) for name, path in found if path.is_file()), ("", None))
     if path is None or len(columns) != 1:
         return "the texts of its training are not known, or are pairs; pass texts as --text", []
-    return path, [row[columns[0]] for row in read_columns(path, columns)]
+    return name, [row[columns[0]] for row in read_columns(path, columns)]
 
 
 def _blanks() -> tuple[str, list[str]]:
