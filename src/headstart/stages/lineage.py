@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.evaluation.cost import duration
-from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION
+from headstart.stages.runs.folder import RECIPE, VERB_BY_SECTION, seconds_spent
 from headstart.stages.runs.manifest import method_name
 
 _VERBS = {
@@ -133,7 +132,7 @@ def _facts(path: Path, root: Path, manifest: dict[str, Any] | str | None, identi
     if isinstance(manifest, str):
         return RunFacts(name, "", "broken", problem=manifest)
     if manifest is None:
-        return RunFacts(name, _verb_of_recipe(path), "resumable", seconds=_spent(path))
+        return RunFacts(name, _verb_of_recipe(path), "resumable", seconds=seconds_spent(path))
     index = manifest.get("index") if isinstance(manifest.get("index"), dict) else {}
     cost = manifest.get("cost") or (index or {}).get("cost") or {}
     parents = {**((index or {}).get("parents") or {}), **(manifest.get("parents") or {})}
@@ -172,14 +171,6 @@ def _verb_of_recipe(folder: Path) -> str:
     except HeadstartError:
         return ""
     return next((verb for section, verb in VERB_BY_SECTION.items() if section in sections), "")
-
-
-def _spent(folder: Path) -> float | None:
-    try:
-        cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
-        return float(cost["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _depth(run: RunFacts, runs: Mapping[str, RunFacts], limit: int = 20) -> int:

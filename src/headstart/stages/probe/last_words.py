@@ -25,7 +25,7 @@ def predicts_last_words(network: ProbedNetwork, texts: Sequence[str]) -> list[fl
         same = next((i for i, (a, b) in enumerate(zip(before, both, strict=False)) if a != b), len(before))
         rows.append([*start, *both[max(0, len(both) + len(start) - network.max_length) :]])
         lengths.append(len(both) - same)
-    hits = [0.0] * len(rows)
+    hits = [1.0] * len(rows)
     longest = max(map(len, rows), default=1)
     most = MAX_LOGITS // (network.model.config.vocab_size * longest)
     for indices in token_batches(range(len(rows)), [len(row) for row in rows], most):
@@ -36,9 +36,9 @@ def predicts_last_words(network: ProbedNetwork, texts: Sequence[str]) -> list[fl
             # Logits of the last words alone, because a large vocabulary makes them costly.
             chosen = states[[i for i, _ in places], [at for _, at in places]]
             best = head_logits(network.model, chosen[None])[0].argmax(-1).tolist()
-        misses = {indices[i] for (i, at), token in zip(places, best, strict=True) if token != rows[indices[i]][at + 1]}
-        for index in indices:
-            hits[index] = float(index not in misses)
+        for (i, at), token in zip(places, best, strict=True):
+            if token != rows[indices[i]][at + 1]:
+                hits[indices[i]] = 0.0
     return hits
 
 

@@ -9,7 +9,6 @@ snapshots/step-000000100/…         the networks along the run, if it keeps the
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.core.log import logger
 from headstart.corpus.read.store_folder import StoreFolder, download
 from headstart.corpus.read.stores import StoredObject
-from headstart.stages.runs.folder import INPUTS, RECIPE
+from headstart.stages.runs.folder import COST, INPUTS, RECIPE, seconds_spent
 from headstart.training.callbacks import Callback
 from headstart.training.checkpoint import is_kept
 from headstart.training.loop import Loop
@@ -33,7 +32,6 @@ SNAPSHOTS = "snapshots"
 """The folder of a run with its networks along the way."""
 _STEP = re.compile(r"(step-[0-9]{9})/(.+)")
 _RUN = "run"
-_COST = "cost.json"
 _RESTORING = ".restoring"
 
 
@@ -212,7 +210,7 @@ def restore_files(files: Mapping[str, StoredObject], output: Path) -> bool:
         download(stored, staging / name)
     # The recipe first: a folder with other files and no recipe is refused.
     for name in sorted(files, key=lambda name: name != RECIPE):
-        if name == _COST and _seconds(output / name) > _seconds(staging / name):
+        if name == COST and (seconds_spent(output) or 0) > (seconds_spent(staging) or 0):
             continue
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(staging / name, output / name)
@@ -227,13 +225,6 @@ def other_run(shown: str) -> DataError:
         allowed="A checkpoint store belongs to one run",
         do="Choose another training.checkpoint_store, or delete that folder",
     )
-
-
-def _seconds(cost: Path) -> float:
-    """Return the seconds that a record of the cost counts; 0 if there is none that can be read."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return float(json.loads(cost.read_text(encoding="utf-8"))["seconds"])
-    return 0.0
 
 
 def _files_of_run(files: Mapping[str, StoredObject]) -> dict[str, StoredObject]:

@@ -20,7 +20,7 @@ from headstart.core.recipes import variables
 from headstart.stages.runs.manifest import MACHINES, read_machines
 from headstart.training.budget import Budget
 
-RECIPE, INPUTS = "recipe.yaml", "inputs.json"
+RECIPE, INPUTS, COST = "recipe.yaml", "inputs.json", "cost.json"
 VERB_BY_SECTION = {
     "question": "study", "sources": "corpus", "objective": "pretrain", "task": "finetune",
     "tasks": "multitask", "passages": "index",
@@ -70,6 +70,14 @@ def pin_recipe(recipe: RecipeT, names: Mapping[str, Kind]) -> RecipeT:
             changed = owner.model_copy(update={field: name})
             recipe = recipe.model_copy(update={section: changed}) if section else changed
     return recipe
+
+
+def seconds_spent(folder: Path) -> float | None:
+    """Return the seconds that the record of the cost in a folder counts; None if there is none that can be read."""
+    try:
+        return float(json.loads((folder / COST).read_text(encoding="utf-8"))["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_begun(path: Path) -> dict[str, Any]:
@@ -262,7 +270,7 @@ class RunFolder:
     def _has_no_work(self) -> bool:
         """True if a run failed here before it computed anything, so that a corrected recipe may use the folder."""
         present = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        return present <= {RECIPE, INPUTS, MACHINES, "cost.json", "prepared", "stream", "stream.jsonl"}
+        return present <= {RECIPE, INPUTS, MACHINES, COST, "prepared", "stream", "stream.jsonl"}
 
     def _make(self) -> None:
         try:

@@ -13,12 +13,7 @@ from headstart.evaluation.comparison import resampling_seed
 from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic
 from headstart.evaluation.metrics import Floats
 from headstart.stages.probe.hidden.label_tasks import LabelTask
-from headstart.stages.probe.hidden.linear_probes import (
-    control_labels,
-    fit_each,
-    layer_weights,
-    predict_labels,
-)
+from headstart.stages.probe.hidden.linear_probes import control_labels, fit_each, layer_weights, predict_labels
 from headstart.stages.probe.hidden.states import WordStates
 
 Hits = npt.NDArray[np.bool_]
