@@ -25,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from tests.faults.campaigns.nursery import Nursery
@@ -135,13 +136,20 @@ class Typist:
         if block.note == "server":
             self._serve(words[1:])
         elif words[:2] == ["pip", "install"]:
-            apart = f"--target {self._plugins} --no-deps --no-build-isolation --no-index --quiet"
-            self._shell(f"python -m {command} {apart}")
+            self._install(words[2:])
         elif is_plain and self.nursery is not None and not STARTS_PROCESSES.match(command):
             self._fork([*words[1:], *more])
         else:
             command = command.replace(ADDRESS, f"127.0.0.1:{self._port}")
             self._shell(f"{command} {shlex.join(more)}" if more else command)
+
+    def _install(self, packages: list[str]) -> None:
+        """Install the folders among some packages; the others are named on the page and must be here already."""
+        folders = [package for package in packages if package.startswith(".")]
+        for name in set(packages) - set(folders):
+            metadata.distribution(name)
+        apart = f"--target {self._plugins} --no-deps --no-build-isolation --no-index --quiet"
+        self._shell(f"python -m pip install {shlex.join(folders)} {apart}")
 
     @property
     def _plugins(self) -> Path:
