@@ -16,7 +16,7 @@ import yaml
 from headstart.cli import main
 from headstart.core import artifact
 from headstart.studies import study as stage
-from headstart.studies.run import expand, jobs
+from headstart.studies.run import jobs, nodes
 from headstart.studies.run.expand import build
 
 TABLES = ("table.csv", "table.md", "table.tex", "claims.csv", "missing.csv")
@@ -193,8 +193,8 @@ def test_a_failed_cell_is_reported_and_the_others_remain(folder, cli):
     table = tables_of(folder / "failing")["table.csv"]
     assert table.count(f"failed with seeds 0, 1, 2: {folder}/no.csv has no column") == 2
     (folder / "no.csv").write_bytes((folder / "test.csv").read_bytes())
-    expand._content.cache_clear()
-    expand._rows_content.cache_clear()
+    nodes._content.cache_clear()
+    nodes._rows_content.cache_clear()
     cli("study", "run", str(path), "--quiet")
     assert "failed with" not in tables_of(folder / "failing")["table.csv"]
 

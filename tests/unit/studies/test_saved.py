@@ -15,9 +15,9 @@ import yaml
 from headstart.core import artifact
 from headstart.core.errors import RecipeError
 from headstart.studies import study as stage
-from headstart.studies.graph import cell_dir
+from headstart.studies.graph import Node, cell_dir
 from headstart.studies.render import report
-from headstart.studies.run import expand
+from headstart.studies.run import nodes
 from headstart.studies.saved import upgrade
 
 CELLS = Path(__file__).with_name("data") / "old_cells.json"
@@ -62,9 +62,9 @@ def write_inputs(folder: Path) -> None:
 def old(tmp_path, monkeypatch) -> Path:
     """The output folder of the study as the old version left it."""
     monkeypatch.chdir(tmp_path)
-    expand._content.cache_clear()
-    expand._rows_content.cache_clear()
-    expand._described_files.cache_clear()
+    nodes._content.cache_clear()
+    nodes._rows_content.cache_clear()
+    nodes._described_files.cache_clear()
     write_inputs(tmp_path)
     for name, text in json.loads(CELLS.read_text(encoding="utf-8")).items():
         path = tmp_path / "out" / name
@@ -116,7 +116,7 @@ def test_a_node_that_was_saved_with_old_keys_is_translated(old):
     (path, *_) = sorted((old / "cells").glob("finetune-*"))
     saved = artifact.read_manifest(path)["node"]
     assert "labels" in saved["recipe"]["data"] and "company" in saved["recipe"]
-    node = expand.Node.from_dict(saved)
+    node = Node.from_dict(saved)
     assert node.recipe["data"]["train_rows"] == 8 and node.recipe["compare_with"] == [] and node.parents
     assert cell_dir(old, node.id) == path
 

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from headstart.core.config import Section
 from headstart.core.data import Document
 from headstart.core.errors import DataError
+from headstart.core.file_version import FileVersion
 from headstart.corpus.read import attempts, blocks, formats, readers, streams, tables, urls
 from headstart.corpus.read.readers import SPLITS, CorpusConfig, Receipt
 from headstart.corpus.read.stores import StoredObject
@@ -38,20 +39,6 @@ class StreamConfig(Section):
         description="parts whose rows are shuffled together; the tokenizer is trained, and documents are held out, on "
         "the first of such groups",
     )
-
-
-class FileVersion(NamedTuple):
-    """What identifies the content of a local file, which has no ETag."""
-
-    size: int
-    modified_ns: int
-    inode: int
-
-    @classmethod
-    def of(cls, path: str | Path) -> FileVersion:
-        """Return the version of a file as it is now."""
-        found = Path(path).stat()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 from headstart.checkpoint.names import name_of
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
+from headstart.core.file_version import FileVersion
 from headstart.core.log import logger
 from headstart.stages.finetune.finished import Finetuned
 from headstart.stages.runs.manifest import FinetuneManifest, MultitaskManifest
@@ -26,7 +27,6 @@ from headstart.stages.serve.opening import Opener, facts_of, require_servable
 from headstart.stages.serve.refusals import Refusal
 from headstart.stages.serve.telemetry import Telemetry
 
-Version = tuple[int, int, int]
 """Inode, size and time of a manifest: it is replaced as a whole, so another version has another one."""
 
 
@@ -37,7 +37,7 @@ class Entry:
     name: str
     folder: Path
     hash: str
-    version: Version
+    version: FileVersion
     facts: dict[str, Any]
     finetuned: Finetuned = field(repr=False)
     """The recipe and the task. They are read once: parsing a recipe takes longer than loading an adapter."""
@@ -215,10 +215,9 @@ def _task_name(folder: Path) -> str:
     return folder.name if hub is None else hub.repository.rpartition("/")[2]
 
 
-def version_of(folder: Path) -> Version:
+def version_of(folder: Path) -> FileVersion:
     """Return what changes when a folder is replaced."""
-    status = (folder / artifact.MANIFEST).stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return FileVersion.of(folder / artifact.MANIFEST)
 
 
 def read_entry(name: str, folder: Path) -> Entry:

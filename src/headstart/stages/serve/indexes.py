@@ -8,10 +8,11 @@ from pathlib import Path
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
+from headstart.core.file_version import FileVersion
 from headstart.core.log import logger
 from headstart.stages.search.graph import KIND
 from headstart.stages.search.query import Searcher
-from headstart.stages.serve.catalog import Version, version_of
+from headstart.stages.serve.catalog import version_of
 from headstart.stages.serve.refusals import Refusal
 
 _ATTEMPTS = 3
@@ -28,7 +29,7 @@ class OpenIndex:
     model: str
     """The content hash of the model that embeds questions and passages."""
     passages: int
-    version: Version
+    version: FileVersion
     searcher: Searcher
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
+from headstart.core.file_version import FileVersion
 from headstart.core.log import logger
 from headstart.stages.finetune.base_model import find_base
 from headstart.stages.finetune.finished import Finetuned
@@ -87,14 +87,14 @@ class Opener:
         for _ in range(_ATTEMPTS):
             announced = artifact.read_manifest(folder)
             names = sorted(announced["files"])
-            before = _signature(folder, names)
+            before = _versions(folder, names)
             tokenizer = self._tokenizers.get(_tokenizer_key(announced))
             manifest = artifact.verify(folder, trusted=_unread(announced, tokenizer is not None))
             facts = FinetuneManifest.from_dict(manifest, folder)
             # The network is cached in what was read; it must not stay in memory with the recipe.
             finetuned = copy.copy(known) if known is not None else Finetuned(folder, facts)
             slot = self._open(name, folder, manifest, facts, finetuned)
-            if sorted(manifest["files"]) == names and _signature(folder, names) == before:
+            if sorted(manifest["files"]) == names and _versions(folder, names) == before:
                 return slot
             known = None
         raise ArtifactError(f"{folder} changed while it was loaded", do="Try again when the run has finished")
@@ -242,13 +242,12 @@ def _tokenizer_key(manifest: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(dict(files.get(name) or {}).get("sha256", "")) for name in _TOKENIZER_FILES)
 
 
-def _signature(folder: Path, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
-    """Return inode, size and time of the manifest and of the files that it lists."""
+def _versions(folder: Path, names: Sequence[str]) -> dict[str, FileVersion]:
+    """Return the versions of the manifest and of the files that it lists."""
     try:
-        found = [(name, os.stat(os.path.join(folder, name))) for name in (artifact.MANIFEST, *names)]
+        return {name: FileVersion.of(folder / name) for name in (artifact.MANIFEST, *names)}
     except FileNotFoundError as error:
         raise ArtifactError(f"{folder} lacks {Path(error.filename).name}", do="Restore the folder") from error
-    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found]
 
 
 def require_servable(folder: Path, finetuned: Finetuned) -> None:

@@ -22,8 +22,8 @@ from headstart.stages.finetune.result import MethodDetails
 from headstart.studies.advise.methods import Method, recipe_of, teacher_recipe
 from headstart.studies.advise.rounds import Round
 from headstart.studies.graph import Node, cell_dir, is_finished
-from headstart.studies.run.expand import BaselineRecipe, baseline_node, finetune_node
 from headstart.studies.run.jobs import JOURNAL, run_job, serialize_job
+from headstart.studies.run.nodes import BaselineRecipe, baseline_node, finetune_node
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from headstart.stages.probe.probe import ProbeNotApplicable, ProbeScore
 from headstart.stages.probe.run import build_one, figures
 from headstart.studies.graph import WORK, Node, cell_dir
 from headstart.studies.run import overlap
-from headstart.studies.run.expand import BaselineRecipe, OverlapRecipe, ProbeRecipe
+from headstart.studies.run.nodes import BaselineRecipe, OverlapRecipe, ProbeRecipe
 from headstart.tasks.base import BaseTask
 from headstart.tasks.source import require_checkpoint
 from headstart.tasks.table_files import locate

@@ -16,7 +16,7 @@ from headstart.corpus.dedup.fingerprints import normalize
 from headstart.corpus.parts import engine
 from headstart.corpus.read import mixture
 from headstart.corpus.read.readers import Receipt
-from headstart.studies.run.expand import OverlapRecipe
+from headstart.studies.run.nodes import OverlapRecipe
 from headstart.tasks import labelled
 
 _BATCH_CHARACTERS = 8_000_000

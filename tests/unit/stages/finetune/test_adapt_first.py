@@ -15,7 +15,7 @@ from headstart.core.errors import DataError, RecipeError
 from headstart.stages.finetune import adapt_first as stage
 from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.studies.run.expand import finetune_node
+from headstart.studies.run.nodes import finetune_node
 
 FILES = {"budget": "6 steps", "seq_length": 32, "batch_tokens": 256, "learning_rate": 1e-3}
 

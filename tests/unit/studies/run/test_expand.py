@@ -10,7 +10,7 @@ from headstart.core import artifact, config
 from headstart.core.errors import DataError, RecipeError
 from headstart.studies import study as stage
 from headstart.studies.definition import Study
-from headstart.studies.run import expand
+from headstart.studies.run import expand, nodes
 from headstart.studies.run.engine import RunSummary
 from headstart.studies.run.expand import build
 
@@ -19,8 +19,8 @@ ROWS = "text,label\n" + "".join(f"a {'good' if n % 2 else 'bad'} day {n},{n % 2}
 
 @pytest.fixture
 def files(tmp_path) -> Path:
-    expand._content.cache_clear()
-    expand._rows_content.cache_clear()
+    nodes._content.cache_clear()
+    nodes._rows_content.cache_clear()
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text(ROWS, encoding="utf-8")
     (tmp_path / "corpus.txt").write_text("In the beginning.\n\nAnd so on.\n", encoding="utf-8")
@@ -111,7 +111,7 @@ def test_different_missing_files_have_different_addresses(files):
 
 def test_no_cell_starts_if_an_input_file_is_missing(files):
     (files / "corpus.txt").unlink()
-    expand._described_files.cache_clear()
+    nodes._described_files.cache_clear()
     with pytest.raises(DataError, match=r"corpus\.txt \(read by \d+ cells\)"):
         stage.run(study(files), quiet=True)
     assert not (files / "out").exists()
@@ -122,8 +122,8 @@ def test_a_change_recomputes_only_what_depends_on_it(files):
     more_seeds = build(study(files, seeds=4))
     assert before.nodes.keys() < more_seeds.nodes.keys()
     (files / "test.csv").write_text(ROWS + "a fine day,1\n", encoding="utf-8")
-    expand._content.cache_clear()
-    expand._rows_content.cache_clear()
+    nodes._content.cache_clear()
+    nodes._rows_content.cache_clear()
     other_test = build(study(files))
     same = {before.nodes[name].kind for name in before.nodes.keys() & other_test.nodes.keys()}
     assert same == {"prepare", "pretrain"}, "other test rows change everything but the pre-training"
@@ -152,7 +152,7 @@ def test_a_corpus_that_has_moved_is_not_searched(files):
     sections = {"base": base, "axes": axes, "compare": [], "claims": []}
     assert kinds(build(study(files, **sections)))["overlap"]
     (files / "corpus.txt").unlink()
-    expand._described_files.cache_clear()
+    nodes._described_files.cache_clear()
     graph = build(study(files, **sections))
     assert "overlap" not in kinds(graph) and graph.unsearched == [str(checkpoint)] and not graph.absent()
     lines = stage.summary(stage.StudyState(study(files, **sections)), RunSummary(1))

@@ -8,7 +8,7 @@ import pytest
 
 from headstart.core import config, registry
 from headstart.studies.run import overlap as study_overlap
-from headstart.studies.run.expand import OverlapRecipe
+from headstart.studies.run.nodes import OverlapRecipe
 from headstart.tasks import labelled
 
 SHARED = "the quick brown fox jumps over the lazy dog while seven grey geese fly slowly past"
