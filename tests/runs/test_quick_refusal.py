@@ -44,11 +44,15 @@ CASES = [
     ("pretrain", ["training.optimizer=addam"], "training.optimizer is not a known key"),
     ("pretrain", ["training.learning_rate=-1"], "training.learning_rate is -1"),
     ("pretrain", ["sede=1", "objective.rate=2", "backbone.size=big"], "backbone.size is 'big'"),
+    ("pretrain", [], "there is no file corpus.txt"),
+    ("pretrain", ["corpus={files: [recipe.yaml]}", "backbone={family: checkpoint, path: gone}"], "backbone.path is"),
     ("finetune", ["task.txt=text"], "task.txt is not a known key"),
     ("finetune", ["task.kind=clasify"], "tasks has no 'clasify'"),
     ("finetune", ["adaptation.rank=8"], "adaptation.rank is not a known key"),
     ("finetune", ["adaptation={name: lora, rank: many}"], "adaptation.rank is 'many'"),
     ("finetune", ["data.train_rows=1"], "data.train_rows is 1"),
+    ("finetune", [], "model is 'model', but there is no such folder"),
+    ("finetune", ["model=pypi:some"], "there is no file a.csv"),
     ("corpus build", ["sourcs=1"], "sourcs is not a known key"),
     ("index", ["pasages=1"], "pasages is not a known key"),
     ("study run", ["questoin=1"], "questoin is not a known key"),
@@ -63,7 +67,7 @@ def report_of(*arguments: str, cwd: Path) -> tuple[int, str, str]:
     return done.returncode, done.stderr, done.stdout.rpartition("imported:")[2].strip()
 
 
-@pytest.mark.parametrize(("verb", "overrides", "problem"), CASES, ids=[f"{c[0]}-{c[1][0]}" for c in CASES])
+@pytest.mark.parametrize(("verb", "overrides", "problem"), CASES, ids=[" ".join((c[0], *c[1])) for c in CASES])
 def test_a_wrong_recipe_is_refused_without_the_slow_imports(verb, overrides, problem, tmp_path):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPES[verb]), encoding="utf-8")
     code, message, imported = report_of(*verb.split(), "recipe.yaml", *overrides, cwd=tmp_path)

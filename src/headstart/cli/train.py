@@ -55,6 +55,7 @@ def pretrain(
     if dry_run:
         show_recipe(filled)
         return
+    filled.require_local_inputs()
     _launch(["pretrain", recipe, *(overrides or [])], filled.output, quiet, processes, restarts, (nodes, rendezvous))
     from headstart.stages.pretrain import run as stage
 
@@ -80,6 +81,7 @@ def finetune(
     if dry_run:
         show_recipe(filled)
         return
+    filled.require_local_inputs()
     _launch(["finetune", recipe, *(overrides or [])], filled.output, quiet, processes, restarts, (nodes, rendezvous))
     from headstart.stages.finetune import run as stage
 
@@ -105,6 +107,7 @@ def multitask(
     if dry_run:
         show_recipe(filled)
         return
+    filled.require_local_inputs()
     _launch(["multitask", recipe, *(overrides or [])], filled.output, quiet, processes, restarts, (nodes, rendezvous))
     from headstart.stages.multitask import run as stage
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
 from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
-from headstart.checkpoint.names import folder_of
+from headstart.checkpoint.names import PACKAGE_SCHEME, folder_of, parse
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
@@ -184,6 +184,12 @@ class CheckpointFolder:
 
     def _seed(self) -> None:
         torch.manual_seed(integer(self.seed, 0, 0, "initial weights"))
+
+
+def require_local_checkpoint(path: str | Path, setting: str = "model") -> None:
+    """Raise what `require_checkpoint` raises for a local folder; names are not looked up."""
+    if not str(path).startswith(PACKAGE_SCHEME) and parse(path) is None:
+        require_checkpoint(path, setting)
 
 
 def unwrap_peft(model: PreTrainedModel) -> PreTrainedModel:

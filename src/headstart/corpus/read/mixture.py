@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from headstart.core.config import Section, require_unique_names
 from headstart.core.data import Document
-from headstart.corpus.read import readers
+from headstart.corpus.read import readers, urls
 from headstart.corpus.read.built import BuiltCorpus
 from headstart.corpus.read.readers import CorpusConfig, Receipt
 from headstart.corpus.read.streamed import StreamedCorpus
@@ -164,6 +164,13 @@ def documents(part: CorpusPart, receipt: Receipt) -> Iterator[Document]:
 def sources(part: CorpusPart) -> list[dict[str, Any]]:
     """Describe the content of a corpus, for fingerprints."""
     return part.sources() if isinstance(part, BuiltCorpus) else readers.sources(part)
+
+
+def require_local_files(corpus: Corpus) -> None:
+    """Raise if a path or a pattern of the corpus matches no file; folders of corpora and URLs are not looked up."""
+    for part in parts_of(corpus).values():
+        if isinstance(part, CorpusConfig):
+            readers.expand([file for file in part.files if not urls.is_remote(file)])
 
 
 def text_bytes(part: CorpusPart) -> int:

@@ -14,7 +14,8 @@ from headstart.core.data import SPLITS, Split
 from headstart.core.errors import RecipeError
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.runs.settings import StoredTraining
-from headstart.tasks.table_files import DatasetSplit, TableSource
+from headstart.tasks.source import require_local_checkpoint
+from headstart.tasks.table_files import DatasetSplit, TableSource, locate
 from headstart.training.budget import Budget
 from headstart.training.settings import TrainingSettings
 
@@ -62,6 +63,13 @@ class LabeledData(Section):
                 f"Remove dataset, or set {lists[0]} to a split."
             )
         return self
+
+    def require_local_files(self) -> None:
+        """Raise if a file with rows is missing; data sets are not looked up."""
+        for split in SPLITS:
+            source = self.source(split)
+            if source is not None and not isinstance(source, DatasetSplit):
+                locate(source)
 
     def source(self, split: Split) -> TableSource | None:
         """Return where the rows of a split are; None if they are split off from the training rows."""
@@ -201,6 +209,11 @@ class FinetuneRecipe(Section):
                 "adapt_first, or run `headstart pretrain` on that text and set `model` to its output."
             )
         return self
+
+    def require_local_inputs(self) -> None:
+        """Raise if the checkpoint or a file is missing; what is not on this machine is not looked up."""
+        require_local_checkpoint(self.model)
+        self.data.require_local_files()
 
 
 def methods_of(recipe: FinetuneRecipe) -> Iterator[tuple[str, Section | None]]:

@@ -21,6 +21,7 @@ from headstart.stages.finetune.recipe import (
     require_apart,
     require_known,
 )
+from headstart.tasks.source import require_local_checkpoint
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _RESERVED = ("work", "logs", "cells", "models")
@@ -117,6 +118,12 @@ class MultitaskRecipe(Section):
     def _apart(self) -> MultitaskRecipe:
         require_apart(self.adaptation, self.compare_with)
         return self
+
+    def require_local_inputs(self) -> None:
+        """Raise if the checkpoint or a file is missing; what is not on this machine is not looked up."""
+        require_local_checkpoint(self.model)
+        for task in self.tasks.values():
+            task.data.require_local_files()
 
     def of_task(self, name: str) -> FinetuneRecipe:
         """Return the recipe of one task alone, with a subfolder of the output."""

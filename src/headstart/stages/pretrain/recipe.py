@@ -13,6 +13,7 @@ from headstart.corpus.read.mixture import Corpus
 from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.evaluation.cost import CostConfig
 from headstart.stages.runs.settings import StoredTraining
+from headstart.tasks.source import require_local_checkpoint
 from headstart.tokens.settings import TokenizerConfig
 from headstart.training.budget import Budget
 
@@ -162,3 +163,10 @@ class PretrainRecipe(Section):
         if problem:
             raise ValueError(problem)
         return self
+
+    def require_local_inputs(self) -> None:
+        """Raise if the text or a checkpoint is missing; what is not on this machine is not looked up."""
+        mixture.require_local_files(self.corpus)
+        start = getattr(self.backbone, "path", None)
+        if start is not None:
+            require_local_checkpoint(start, "backbone.path")

@@ -10,7 +10,7 @@ import torch
 
 import headstart
 from headstart.core.errors import DataError
-from headstart.evaluation.intervals import Estimate, wilson
+from headstart.evaluation.intervals import wilson
 from headstart.stages.probe.attention_maps import (
     HEAD_MEASURES,
     WordTokens,
@@ -20,9 +20,10 @@ from headstart.stages.probe.attention_maps import (
     over_words,
     tokenize_words,
 )
+from headstart.stages.probe.heads.relations import Edges, score_relations
 from headstart.stages.probe.probe import Measured
 from headstart.stages.probe.probes import attention
-from headstart.stages.probe.probes.attention import Attention, RelationScore
+from headstart.stages.probe.probes.attention import Attention
 from headstart.stages.probe.settings import ProbeSettings
 
 WORDS = ["and", "the", "king", "went", "up", "unto", "the", "city", "with", "him"]
@@ -131,18 +132,34 @@ def test_a_relation_is_found_by_the_head_that_looks_there(
         assert row["head"] == f"layer 1, head 1, from {'dependent' if offset < 0 else 'head'}"
 
 
-def test_the_mean_over_relations_has_the_interval_of_resampled_edges():
-    """The interval again, by resampling the edges themselves."""
+def test_intervals_over_sentences_are_those_of_resampled_sentences():
+    """The intervals again, by resampling whole sentences; all edges of a sentence are found, or none."""
     rng = np.random.default_rng(0)
-    points = [rng.random(50) < 0.3, rng.random(400) < 0.9]
-    scores = [
-        RelationScore(f"r{i}", len(hits), "layer 1, head 1", wilson(hits.sum(), len(hits)), -1, 0.0, Estimate(0.0))
-        for i, hits in enumerate(points)
-    ]
-    drawn = [np.mean([rng.choice(hits, len(hits)).mean() for hits in points]) for _ in range(4000)]
-    found = attention._mean_accuracy(scores)
-    assert found.value == pytest.approx(np.mean([hits.mean() for hits in points]))
-    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.01)
+    sentences = [np.repeat(np.arange(60), 5), np.repeat(np.arange(40), 3)]
+    points = [(rng.random(60) < share)[each] for share, each in zip((0.3, 0.8), sentences, strict=True)]
+    # One head, which finds an edge from the dependent or not at all.
+    edges = {
+        f"r{i}": Edges(np.stack([hits, np.zeros_like(hits)], 1), np.ones(len(hits), dtype=int), each)
+        for i, (hits, each) in enumerate(zip(points, sentences, strict=True))
+    }
+    found = score_relations(edges, 1, "encoder")
+    drawn: list[list[float]] = []
+    for _ in range(4000):
+        counts = np.bincount(rng.integers(0, 60, 60), minlength=60)
+        drawn.append([np.average(hits, weights=counts[each]) for hits, each in zip(points, sentences, strict=True)])
+    intervals = np.quantile(drawn, [0.025, 0.975], axis=0).T
+    for score, interval, hits in zip(found.scores, intervals, points, strict=True):
+        assert score.accuracy.value == pytest.approx(hits.mean())
+        assert [score.accuracy.low, score.accuracy.high] == pytest.approx(interval.tolist(), abs=0.03)
+        assert score.lead.value == pytest.approx(hits.mean() - 1)
+    assert found.mean.value == pytest.approx(np.mean([hits.mean() for hits in points]))
+    expected = np.quantile(np.mean(drawn, axis=1), [0.025, 0.975]).tolist()
+    assert [found.mean.low, found.mean.high] == pytest.approx(expected, abs=0.02)
+    assert found.scores[0].accuracy.high - found.scores[0].accuracy.low > 1.5 * _width(wilson(points[0].sum(), 300))
+
+
+def _width(estimate):
+    return estimate.high - estimate.low
 
 
 def test_the_page_draws_heads_and_shows_markup_as_text(encoder_folder, decoder_folder, tmp_path, monkeypatch, verses):

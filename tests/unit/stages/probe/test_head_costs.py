@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import headstart
-from headstart.stages.probe import head_costs
 from headstart.stages.probe.attention_maps import tokenize_words
-from headstart.stages.probe.head_costs import HeadCosts, reason_against_costs
+from headstart.stages.probe.heads import costs as head_costs
+from headstart.stages.probe.heads.costs import HeadCosts, reason_against_costs
 from headstart.stages.probe.network import ProbedCheckpoint
 
 PROJECTIONS = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +13,7 @@ from markupsafe import Markup
 
 from headstart.core.errors import DataError
 from headstart.core.pages.charts import link_chart
-from headstart.core.randomness import generator
-from headstart.evaluation.intervals import Estimate, bootstrap_mean, wilson
-from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
+from headstart.evaluation.report.content import Quoted, ReportSection
 from headstart.stages.probe.attention_maps import (
     HEAD_MEASURES,
     Maps,
@@ -26,10 +23,17 @@ from headstart.stages.probe.attention_maps import (
     over_words,
     tokenize_words,
 )
-from headstart.stages.probe.head_costs import HeadCosts, head_costs, reason_against_costs
-from headstart.stages.probe.head_report import by_head, cost_numbers, cost_rows, cost_score, cost_section, matrix
+from headstart.stages.probe.heads.costs import HeadCosts, head_costs, reason_against_costs
+from headstart.stages.probe.heads.relations import (
+    Edges,
+    RelationScore,
+    RelationScores,
+    relation_section,
+    score_relations,
+)
+from headstart.stages.probe.heads.report import by_head, cost_numbers, cost_rows, cost_score, cost_section, matrix
 from headstart.stages.probe.network import ProbedNetwork
-from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file, percent, sample
+from headstart.stages.probe.probe import Measured, Probe, ProbeReport, ProbeScore, data_file, sample
 from headstart.stages.probe.treebank import Tree, read_lines, read_trees
 from headstart.tasks.table_files import SUFFIXES
 
@@ -49,40 +53,15 @@ _SHOWN_MEASURES = {
 
 
 @dataclass(frozen=True)
-class _Edges:
-    """The edges of one relation: which heads find them, in both directions, and how far apart the words are."""
-
-    hits: npt.NDArray[np.bool_]
-    """(edges, 2 × layers × heads): first from the dependent to its head, then from the head to its dependent."""
-    offsets: npt.NDArray[np.int64]
-    """(edges,): position of the head minus that of the dependent."""
-    is_first_half: npt.NDArray[np.bool_]
-    """(edges,): whether the edge belongs to the half of the sentences that chooses the head for the other."""
-
-
-@dataclass(frozen=True)
 class _Found:
     measures: Maps
     """(layers, heads, measures), means over sentences."""
-    relations: dict[str, _Edges]
+    relations: dict[str, Edges]
     drawn: list[tuple[list[str], Maps]]
     """Sentences to draw, each with its maps over words."""
     sentences: int
     costs: HeadCosts | str
     """What switching off each head costs, or the reason why it cannot be measured."""
-
-
-@dataclass(frozen=True)
-class RelationScore:
-    """How well the best head finds a relation, beside the best fixed offset; both are chosen on other sentences."""
-
-    relation: str
-    edges: int
-    head: str
-    accuracy: Estimate
-    offset: int
-    offset_accuracy: float
-    lead: Estimate
 
 
 class Attention(Probe):
@@ -120,16 +99,16 @@ class Attention(Probe):
         if not usable:
             raise DataError(f"no sentence of {self.source} fits {network.name}", do="Pass shorter sentences")
         measures: list[Maps] = []
-        found: dict[str, list[tuple[npt.NDArray[np.bool_], int, bool]]] = {}
+        found: dict[str, list[tuple[npt.NDArray[np.bool_], int, int]]] = {}
         for index, maps in attention_maps(network, [sentence for _, sentence in usable]):
             i, sentence = usable[index]
             measures.append(head_measures(maps, sentence.words))
             top = most_attended(over_words(maps, sentence.words))
             for relation, dependent, head in self.trees[i].edges():
                 hits = np.concatenate([(top[..., dependent] == head).ravel(), (top[..., head] == dependent).ravel()])
-                found.setdefault(relation, []).append((hits, head - dependent, i % 2 == 0))
+                found.setdefault(relation, []).append((hits, head - dependent, i))
         relations = {
-            name: _Edges(*(np.array(part) for part in zip(*edges, strict=True)))
+            name: Edges(*(np.array(part) for part in zip(*edges, strict=True)))
             for name, edges in sorted(found.items(), key=lambda item: -len(item[1]))
             if len(edges) >= _FEWEST_EDGES
         }
@@ -145,29 +124,28 @@ class Attention(Probe):
     def report(self, measured: Sequence[Measured]) -> ProbeReport:
         """Return the measures of heads, the scores of relations, and drawings."""
         scored = {
-            each.model: (_score_all(each.trained, each.family), _score_all(each.untrained, each.family))
-            for each in measured
+            each.model: (_score(each.trained, each.family), _score(each.untrained, each.family)) for each in measured
         }
-        scores = [_mean_score(each.model, *scored[each.model]) for each in measured if scored[each.model][0]]
+        scores = [_mean_score(each.model, *scored[each.model]) for each in measured if scored[each.model][0].scores]
         known = {each.model: pair for each in measured if (pair := _costs(each)) is not None}
         scores += [cost_score(model, *pair) for model, pair in known.items()]
         sections = [_warning(self.source, self.given)]
         for each in measured:
             trained, untrained = scored[each.model]
-            if trained:
-                sections.append(_relation_section(each.model, trained, untrained))
+            if trained.scores:
+                sections.append(relation_section(each.model, trained, untrained))
             sections.append(_measure_section(each))
             if each.model in known:
-                sections.append(cost_section(each.model, *known[each.model], _relations_by_head(trained)))
+                sections.append(cost_section(each.model, *known[each.model], trained.by_head()))
             else:
                 sections.append(ReportSection(Quoted(f"Heads of {each.model} switched off"), [_no_costs(each)]))
-            sections.append(_drawing_section(each, trained))
+            sections.append(_drawing_section(each, trained.scores))
         numbers = {
             each.model: {
                 "sentences": each.trained.sentences,
                 "heads": _head_rows(each),
-                "relations": [asdict(score) for score in scored[each.model][0]],
-                "untrained_relations": [asdict(score) for score in scored[each.model][1]],
+                "relations": [asdict(score) for score in scored[each.model][0].scores],
+                "untrained_relations": [asdict(score) for score in scored[each.model][1].scores],
                 "switched_off": cost_numbers(*known[each.model]) if each.model in known else _no_costs(each),
             }
             for each in measured
@@ -175,50 +153,14 @@ class Attention(Probe):
         tables = {
             "attention-heads": [{"model": each.model, **row} for each in measured for row in _head_rows(each)],
             "attention-relations": [
-                {"model": model, **_flat(score), "untrained_accuracy": _accuracies(pair[1]).get(score.relation)}
-                for model, pair in scored.items()
-                for score in pair[0]
+                {"model": model, **score.row(), "untrained_accuracy": untrained.accuracies().get(score.relation)}
+                for model, (trained, untrained) in scored.items()
+                for score in trained.scores
             ],
             "attention-costs": [{"model": model, **row} for model, pair in known.items() for row in cost_rows(*pair)],
         }
         tables = {name: rows for name, rows in tables.items() if rows}
         return ProbeReport(scores, sections, {"data": self.source, "models": numbers}, tables)
-
-
-def _score_all(found: _Found, family: str) -> list[RelationScore]:
-    heads = found.measures.shape[1]
-    scores = (_score(name, edges, heads, family) for name, edges in found.relations.items())
-    return [score for score in scores if score is not None]
-
-
-def _score(relation: str, edges: _Edges, heads: int, family: str) -> RelationScore | None:
-    """Score a relation: each half of the sentences is scored with the head and the offset that the other half prefers.
-
-    In a decoder a word sees only those before it, so each edge is scored from its later word alone.
-    """
-    hits, offsets = edges.hits, edges.offsets
-    half = hits.shape[1] // 2
-    if family == "decoder":
-        hits = np.where(offsets[:, None] < 0, hits[:, :half], hits[:, half:])
-        offsets = -abs(offsets)
-    points, offset_points = np.zeros(len(hits)), np.zeros(len(hits))
-    for part in (edges.is_first_half, ~edges.is_first_half):
-        if not part.any() or part.all():
-            return None
-        points[~part] = hits[~part, int(hits[part].sum(0).argmax())]
-        offset_points[~part] = offsets[~part] == _commonest(offsets[part])
-    best = int(hits.sum(0).argmax())
-    direction = "" if family == "decoder" else ", from dependent" if best < half else ", from head"
-    layer, head = divmod(best % half, heads)
-    return RelationScore(
-        relation,
-        len(hits),
-        f"layer {layer + 1}, head {head + 1}{direction}",
-        wilson(float(points.sum()), len(points)),
-        _commonest(offsets),
-        float(offset_points.mean()),
-        bootstrap_mean((points - offset_points).tolist()),
-    )
 
 
 def _costs(each: Measured) -> tuple[HeadCosts, HeadCosts] | None:
@@ -231,40 +173,15 @@ def _no_costs(each: Measured) -> str:
     return f"Not measured: {each.trained.costs}."
 
 
-def _relations_by_head(scores: Sequence[RelationScore]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for score in scores:
-        found.setdefault(", ".join(score.head.split(", ")[:2]), []).append(score.relation)
-    return found
+def _score(found: _Found, family: str) -> RelationScores:
+    return score_relations(found.relations, found.measures.shape[1], family)
 
 
-def _commonest(offsets: npt.NDArray[np.int64]) -> int:
-    return Counter(offsets.tolist()).most_common(1)[0][0]
-
-
-def _accuracies(scores: Sequence[RelationScore]) -> dict[str, float | None]:
-    return {score.relation: score.accuracy.value for score in scores}
-
-
-def _mean_score(model: str, trained: Sequence[RelationScore], untrained: Sequence[RelationScore]) -> ProbeScore:
+def _mean_score(model: str, trained: RelationScores, untrained: RelationScores) -> ProbeScore:
     """Return means over relations: of the best heads, of the best offsets, and of the untrained network's heads."""
-    offset = float(np.mean([score.offset_accuracy for score in trained]))
-    without = float(np.mean([score.accuracy.value or 0.0 for score in untrained])) if untrained else None
-    measure = f"best heads, mean of {len(trained)} relations"
-    return ProbeScore(model, measure, _mean_accuracy(trained), {"untrained": without, "best_offset": offset})
-
-
-def _mean_accuracy(scores: Sequence[RelationScore]) -> Estimate:
-    """Return the mean over relations with its bootstrap interval over edges; the relations are fixed.
-
-    The accuracy of a relation is a fraction of its edges, so its accuracy on resampled edges is binomial.
-    """
-    edges = np.array([score.edges for score in scores])
-    accuracies = np.array([score.accuracy.value or 0.0 for score in scores])
-    rng = generator(int(edges.sum()), 0, 0, "mean over relations")
-    drawn = (rng.binomial(edges, accuracies, size=(_RESAMPLES, len(scores))) / edges).mean(1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(float(accuracies.mean()), float(low), float(high))
+    offset = float(np.mean([score.offset_accuracy for score in trained.scores]))
+    measure = f"best heads, mean of {len(trained.scores)} relations"
+    return ProbeScore(model, measure, trained.mean, {"untrained": untrained.mean.value, "best_offset": offset})
 
 
 def _warning(source: str, given: int) -> ReportSection:
@@ -279,34 +196,11 @@ def _warning(source: str, given: int) -> ReportSection:
     return ReportSection("Attention", notes)
 
 
-def _relation_section(
-    model: str, trained: Sequence[RelationScore], untrained: Sequence[RelationScore]
-) -> ReportSection:
-    notes = [
-        "How often the word that a head attends to most is the other end of a dependency. The head with its "
-        "direction, and the offset, are chosen on one half of the sentences and scored on the other, both ways round: "
-        "among many heads one is good by chance on the sentences that chose it. The named head and offset are the best "
-        "over all sentences. The lead is over the best fixed offset (95 % interval, bootstrap over edges). The last "
-        "column is the best head of the same network untrained.",
-    ]
-    without = _accuracies(untrained)
-    rows = [
-        [
-            Quoted(score.relation), f"{score.edges:,}", score.head, percent(score.accuracy), f"{score.offset:+d}",
-            f"{100 * score.offset_accuracy:.1f}", percent(score.lead, "+"),
-            "–" if (value := without.get(score.relation)) is None else f"{100 * value:.1f}",
-        ]
-        for score in trained
-    ]  # fmt: skip
-    header = ["relation", "edges", "best head", "accuracy × 100", "offset", "offset × 100", "lead", "untrained × 100"]
-    table = ReportTable("Relations, the most frequent first", header, rows, [False, True, False, *[True] * 5])
-    return ReportSection(Quoted(f"Relations that heads of {model} find"), notes, (), [table])
-
-
 def _measure_section(each: Measured) -> ReportSection:
     tables = []
     for name, title in _SHOWN_MEASURES.items():
-        if name == "last" and each.family == "decoder":
+        # A token of a decoder sees neither the last token nor the next one.
+        if name in ("last", "next") and each.family == "decoder":
             continue
         column = HEAD_MEASURES.index(name)
         values, untrained = each.trained.measures[..., column], each.untrained.measures[..., column]
@@ -353,12 +247,3 @@ def _head_rows(each: Measured) -> list[dict[str, Any]]:
         for layer in range(trained.shape[0])
         for head in range(trained.shape[1])
     ]  # fmt: skip
-
-
-def _flat(score: RelationScore) -> Mapping[str, Any]:
-    return {
-        "relation": score.relation, "edges": score.edges, "head": score.head, "accuracy": score.accuracy.value,
-        "accuracy_low": score.accuracy.low, "accuracy_high": score.accuracy.high, "offset": score.offset,
-        "offset_accuracy": score.offset_accuracy, "lead": score.lead.value, "lead_low": score.lead.low,
-        "lead_high": score.lead.high,
-    }  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from headstart.evaluation.intervals import Estimate
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.attention_maps import Maps
-from headstart.stages.probe.head_costs import HeadCosts
+from headstart.stages.probe.heads.costs import HeadCosts
 from headstart.stages.probe.probe import ProbeScore
 
 _COSTLIEST = 10

@@ -1,0 +1,1 @@
+"""Attention heads: the relations of grammar that they find, what switching one off costs, and their tables."""
