@@ -75,6 +75,17 @@ def test_a_wrong_recipe_is_refused_without_the_slow_imports(verb, overrides, pro
     assert not imported, f"the error was reported after the import of {imported}"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["evaluate gone a.csv", "predict gone a.csv --to b.csv", "generate gone Once", "serve gone", "probe gone",
+     "export gone --to onnx", "search gone what"],
+)  # fmt: skip
+def test_a_missing_model_is_refused_without_the_slow_imports(arguments, tmp_path):
+    code, message, imported = report_of(*arguments.split(), cwd=tmp_path)
+    assert code == 2 and "there is no folder gone" in message, message
+    assert not imported, f"the error was reported after the import of {imported}"
+
+
 @pytest.mark.parametrize("verb", RECIPES)
 def test_a_missing_recipe_is_refused_without_the_slow_imports(verb, tmp_path):
     code, message, imported = report_of(*verb.split(), "none.yaml", cwd=tmp_path)

@@ -79,6 +79,11 @@ def parse(name: str | Path, kind: Kind = "model") -> HubName | None:
     return None if Path(text).parent.is_dir() else HubName(found[1], found[2], kind)
 
 
+def is_path(name: str | Path) -> bool:
+    """Return True for a path, False for the name of a repository or of a package."""
+    return not str(name).startswith(PACKAGE_SCHEME) and parse(name) is None
+
+
 def pin(name: str, kind: Kind = "model") -> str:
     """Return the name with the commit that its revision is at now; a path or the name of a package is not changed.
 

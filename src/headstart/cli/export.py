@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Quiet, require_one_process, show_log, show_summary
+from headstart.cli.options import Quiet, require_models, require_one_process, show_log, show_summary
 
 
 def _formats() -> list[str]:
@@ -61,6 +61,7 @@ def export(
         "license": license, "language": language or [], "upload": upload, "overwrite": overwrite,
     }  # fmt: skip
     filled = config.fill(ExportSettings, settings, "export")
+    require_models(model)
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.
     from headstart.stages.export import run as stage
 

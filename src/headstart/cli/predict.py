@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Config, Device, Quiet, Split, require_one_process, show_log, show_summary, use_device
+from headstart.cli.options import (
+    Config,
+    Device,
+    Quiet,
+    Split,
+    require_models,
+    require_one_process,
+    show_log,
+    show_summary,
+    use_device,
+)
 
 
 def predict(
@@ -48,10 +58,12 @@ def predict(
         "address": address, "chunk_rows": chunk_rows, "overwrite": overwrite,
     }  # fmt: skip
     filled = fill(PredictSettings, settings, "predict")
+    rows = rows_of(data, split, config)
+    require_models(model)
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.
     from headstart.stages.predict import run as stage
 
-    show_summary(stage.summary(stage.run(model, rows_of(data, split, config), to, filled, quiet)))
+    show_summary(stage.summary(stage.run(model, rows, to, filled, quiet)))
 
 
 def add_to(app: typer.Typer) -> None:

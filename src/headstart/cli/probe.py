@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Quiet, require_one_process, show_log, show_summary
+from headstart.cli.options import Quiet, require_models, require_one_process, show_log, show_summary
 from headstart.core.errors import RecipeError
 
 
@@ -59,6 +59,7 @@ def probe(
         "overwrite": overwrite,
     }  # fmt: skip
     filled = config.fill(ProbeSettings, settings, "probe")
+    require_models(*models)
     # Imported here: torch and transformers take seconds, and wrong options are refused without them.
     from headstart.stages.probe import run as stage
 

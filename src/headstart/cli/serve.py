@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Quiet, require_one_process, show_log
+from headstart.cli.options import Quiet, require_models, require_one_process, show_log
 
 
 class Target(StrEnum):
@@ -63,6 +63,7 @@ def serve(
         "deadline_seconds": deadline_seconds, "cache_mb": cache_mb,
     }  # fmt: skip
     filled = config.fill(ServeSettings, settings, "serve")
+    require_models(*(folders or []))
     from headstart.stages.serve import run as stage
 
     stage.run(

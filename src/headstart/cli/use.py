@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Config, Device, Json, Split, show, use_device
+from headstart.cli.options import Config, Device, Json, Split, require_models, show, use_device
 
 
 def evaluate(
@@ -34,10 +34,14 @@ def evaluate(
     the worst errors, and rows whose label should be checked. The page contains texts of the data.
     """
     use_device(device)
-    from headstart.stages import evaluate as stage
     from headstart.tasks.table_files import rows_of
 
-    result = stage.run(model, rows_of(data, split, config), output, by, against, overrides or ())
+    rows = rows_of(data, split, config)
+    require_models(model, *([] if against is None else [against]))
+    # Imported here: torch and transformers take seconds.
+    from headstart.stages import evaluate as stage
+
+    result = stage.run(model, rows, output, by, against, overrides or ())
     show(json.dumps(result, indent=2, ensure_ascii=False))
 
 
@@ -58,6 +62,7 @@ def generate(
 ) -> None:
     """Generate text: continuations and filled blanks. For blanks, the likeliest candidates are shown too."""
     use_device(device)
+    require_models(model)
     from headstart.core import config
     from headstart.stages import generate as stage
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
 from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
-from headstart.checkpoint.names import PACKAGE_SCHEME, folder_of, parse
+from headstart.checkpoint.names import folder_of, is_path
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
@@ -188,7 +188,7 @@ class CheckpointFolder:
 
 def require_local_checkpoint(path: str | Path, setting: str = "model") -> None:
     """Raise what `require_checkpoint` raises for a local folder; names are not looked up."""
-    if not str(path).startswith(PACKAGE_SCHEME) and parse(path) is None:
+    if is_path(path):
         require_checkpoint(path, setting)
 
 
