@@ -26,11 +26,13 @@ def require_length(max_length: int, config: PreTrainedConfig, name: object) -> N
         )
 
 
-def count_truncated(task: Task, rows: Examples, features: Sequence[Feature], spec: InputSpec) -> int | None:
+def count_truncated(
+    task: Task, rows: Examples, features: Sequence[Feature], spec: InputSpec, training: bool = False
+) -> int | None:
     """Return how many rows have a truncated text; None if the task gives no feature per row, such as windows.
 
     Only rows whose features have the maximum length can be truncated. They are encoded again with one token more: a
-    text that becomes longer was truncated.
+    text that becomes longer was truncated. `training` says how they were encoded, as in `Task.encode`.
     """
     if len(features) != len(rows):
         return None
@@ -40,7 +42,7 @@ def count_truncated(task: Task, rows: Examples, features: Sequence[Feature], spe
     if not full:
         return 0
     try:
-        longer = task.encode(rows.take(full), replace(spec, max_length=spec.max_length + 1))
+        longer = task.encode(rows.take(full), replace(spec, max_length=spec.max_length + 1), training)
     except HeadstartError:  # the rows fit only as they are
         return None
     if len(longer) != len(full):
@@ -61,6 +63,6 @@ class TruncationCounts:
         for split, (rows, features) in splits.items():
             last = self._last.get(split)
             if last is None or last[0] is not rows:
-                self._last[split] = (rows, count_truncated(task, rows, features, spec))
+                self._last[split] = (rows, count_truncated(task, rows, features, spec, split == "train"))
         counts = {split: self._last[split][1] for split in splits}
         return {split: count for split, count in counts.items() if count is not None}

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from headstart.adaptation.zero_shot import ZeroShot
 from headstart.core import config, registry
 from headstart.core.contracts import Task
 from headstart.core.data import Examples
@@ -76,8 +77,10 @@ def run(study: Study, quiet: bool = False) -> StudyPlan:
     torch.set_num_threads(study.execution.threads)
     plan = StudyPlan(study, build(study))
     groups: dict[str, list[Node]] = {}
+    keys: dict[str, str] = {}
     for node in plan.graph.nodes.values():
-        groups.setdefault(_group(node), []).append(node)
+        keys[node.id] = _group(node, keys)
+        groups.setdefault(keys[node.id], []).append(node)
     speeds: dict[str, dict[str, Any]] = {}
     for number, nodes in enumerate(groups.values(), start=1):
         kind = nodes[0].kind
@@ -87,6 +90,8 @@ def run(study: Study, quiet: bool = False) -> StudyPlan:
         plan.items.append(item)
         if kind in _NOT_TIMED:
             item.note = _NOT_TIMED[kind]
+        elif kind == "finetune" and not _trains(nodes[0]):
+            item.note = "trains nothing, seconds to minutes each"
         elif todo:
             if not quiet:
                 logger.info(f"study plan: {number} of {len(groups)}, {item.name}")
@@ -154,12 +159,27 @@ def _count(number: int, singular: str, plural: str = "") -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
-def _group(node: Node) -> str:
-    """Return a key that cells of one kind and recipe share, whatever their seed and number of training rows."""
+def _group(node: Node, keys: Mapping[str, str]) -> str:
+    """Return a key that cells of one kind and recipe share, whatever their seed and number of training rows.
+
+    `keys` has those of the cells that it reads. A recipe names these by their folders, which differ between seeds.
+    """
     recipe = {key: value for key, value in node.recipe.items() if key != "seed"}
     if node.kind in ("finetune", "baseline"):
         recipe["data"] = {key: value for key, value in recipe["data"].items() if key != "train_rows"}
-    return config.fingerprint({"kind": node.kind, "recipe": recipe})
+    if node.parents and node.kind == "pretrain":
+        recipe["corpus"] = {key: value for key, value in recipe["corpus"].items() if key != "prepared"}
+    elif node.parents:
+        del recipe["model"]
+    parents = [keys[parent] for parent in node.parents]
+    return config.fingerprint({"kind": node.kind, "recipe": recipe, "parents": parents})
+
+
+def _trains(node: Node) -> bool:
+    """Return False for a cell that only evaluates its model."""
+    recipe = node.recipe
+    learns = registry.resolve("tasks", recipe["task"]["kind"]).learns
+    return bool(learns and registry.resolve("adaptations", recipe["adaptation"]["name"]) is not ZeroShot)
 
 
 def _name(node: Node, graph: Graph) -> str:

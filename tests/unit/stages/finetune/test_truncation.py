@@ -12,6 +12,7 @@ from headstart.core.data import Examples
 from headstart.core.errors import DataError, RecipeError
 from headstart.stages.finetune.truncation import count_truncated, require_length
 from headstart.tasks.classify import Classify
+from headstart.tasks.embed import Embed
 from headstart.tasks.source import CheckpointFolder
 from headstart.tasks.tag import Tag
 
@@ -46,6 +47,19 @@ def test_words_of_a_tagged_sentence_count_as_its_text(checkpoint):
     task.fit_labels(rows)
     spec = CheckpointFolder(checkpoint("bert"), task, 0).input_spec(16)
     assert count_truncated(task, rows, task.encode(rows, spec), spec) == 1
+
+
+def test_training_rows_with_columns_of_their_own_are_counted(checkpoint):
+    """Sentence vectors: training rows are pairs of NLI, test rows are pairs of STS."""
+    rows = Examples({"premise": ["king", "king " * 40], "hypothesis": ["lord", "lord"]}, ["a", "b"], "toy rows")
+    task = Embed(
+        Embed.Config(
+            loss="softmax", texts=["premise", "hypothesis"], label="label", test_texts=["sentence1", "sentence2"]
+        )
+    )
+    task.fit_labels(rows)
+    spec = CheckpointFolder(checkpoint("bert"), task, 0).input_spec(16)
+    assert count_truncated(task, rows, task.encode(rows, spec, training=True), spec, training=True) == 1
 
 
 def test_a_task_that_splits_texts_has_no_count(checkpoint):

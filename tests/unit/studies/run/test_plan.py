@@ -76,3 +76,21 @@ def test_a_seed_costs_as_much_as_the_finished_ones(tmp_path):
     made = study_plan.run(study)
     assert made.tag is not None and (made.tag.seconds, made.tag.tokens) == (4 * 90.0, 4 * 7)
     assert made.without_forecast == 0
+
+
+def test_pretrainings_that_differ_by_seed_are_one_line(tmp_path):
+    """Each pre-training has another folder, and so has each fine-tuning another model."""
+    (tmp_path / "text.txt").write_text("In the beginning\n\nGod created", encoding="utf-8")
+    sections = study_of(tmp_path).model_dump()
+    sections["base"]["pretrain"] = {
+        "corpus": {"files": [f"{tmp_path}/text.txt"]}, "backbone": {"family": "encoder"}, "objective": "masked_lm"
+    }  # fmt: skip
+    del sections["base"]["finetune"]["model"]
+    sections["base"]["finetune"]["task"] = {"kind": "embed", "texts": ["a", "b"], "label": "score"}
+    sections["axes"] = {"method": {name: {"finetune.adaptation": {"name": name}} for name in ("full", "zero_shot")}}
+    made = study_plan.run(config.fill(Study, {**sections, "seeds": 3, "seed_pretraining": True, "overlap": False}))
+    assert [(item.name.split(" on ")[0], item.cells) for item in made.items if "svm" not in item.name] == [
+        ("prepare masked_lm", 3), ("pretrain masked_lm", 3), ("full", 3), ("zero_shot", 3)
+    ]  # fmt: skip
+    (note,) = {item.note for item in made.items if item.name.startswith("zero_shot")}
+    assert note == "trains nothing, seconds to minutes each"
