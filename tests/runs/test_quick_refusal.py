@@ -45,6 +45,7 @@ CASES = [
     ("pretrain", ["training.learning_rate=-1"], "training.learning_rate is -1"),
     ("pretrain", ["sede=1", "objective.rate=2", "backbone.size=big"], "backbone.size is 'big'"),
     ("pretrain", [], "there is no file corpus.txt"),
+    ("pretrain", ["corpus={from: gone}"], "there is no folder gone"),
     ("pretrain", ["corpus={files: [recipe.yaml]}", "backbone={family: checkpoint, path: gone}"], "backbone.path is"),
     ("finetune", ["task.txt=text"], "task.txt is not a known key"),
     ("finetune", ["task.kind=clasify"], "tasks has no 'clasify'"),

@@ -167,9 +167,12 @@ def sources(part: CorpusPart) -> list[dict[str, Any]]:
 
 
 def require_local_files(corpus: Corpus) -> None:
-    """Raise if a path or a pattern of the corpus matches no file; folders of corpora and URLs are not looked up."""
+    """Raise if a pattern of the corpus matches no file, or a folder is no finished corpus; URLs are not looked up."""
     for part in parts_of(corpus).values():
-        if isinstance(part, CorpusConfig):
+        if isinstance(part, BuiltCorpus):
+            if not part.is_remote:
+                part.manifest()
+        else:
             readers.expand([file for file in part.files if not urls.is_remote(file)])
 
 
