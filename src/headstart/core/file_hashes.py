@@ -1,16 +1,33 @@
-"""Hashes of files: of all bytes, or of a few blocks of files so large that reading them whole would take minutes."""
+"""What identifies the content of a file: a hash of all bytes, or of a few blocks of a large file, or a version.
+
+Reading a large file whole would take minutes. A version is known without reading anything.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 FileFacts = dict[str, Any]
 """Size and hash of a file, as the manifest of an artifact records them; of a large file also a hash of samples."""
 LARGE_BYTES = 64 << 20
 """Size from which a manifest records samples of a file as well: hashing 64 MB takes about 50 ms."""
 _SAMPLES, _SAMPLE_BYTES = 4, 1 << 16
+
+
+class FileVersion(NamedTuple):
+    """Size, time and inode of a local file, which has no ETag."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str | Path) -> FileVersion:
+        """Return the version of a file as it is now."""
+        found = Path(path).stat()
+        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def describe(path: Path) -> FileFacts:

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from headstart.core.config import Section
 from headstart.core.data import Document
 from headstart.core.errors import DataError
-from headstart.core.file_version import FileVersion
+from headstart.core.file_hashes import FileVersion
 from headstart.corpus.read import attempts, blocks, formats, readers, streams, tables, urls
 from headstart.corpus.read.readers import SPLITS, CorpusConfig, Receipt
 from headstart.corpus.read.stores import StoredObject

@@ -18,7 +18,7 @@ from typing import Any
 from headstart.checkpoint.names import name_of
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
-from headstart.core.file_version import FileVersion
+from headstart.core.file_hashes import FileVersion
 from headstart.core.log import logger
 from headstart.stages.finetune.finished import Finetuned
 from headstart.stages.runs.manifest import FinetuneManifest, MultitaskManifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
-from headstart.core.file_version import FileVersion
+from headstart.core.file_hashes import FileVersion
 from headstart.core.log import logger
 from headstart.stages.search.graph import KIND
 from headstart.stages.search.query import Searcher

@@ -20,7 +20,7 @@ from headstart.core import artifact, registry
 from headstart.core.config import Section
 from headstart.core.data import InputSpec
 from headstart.core.errors import ArtifactError
-from headstart.core.file_version import FileVersion
+from headstart.core.file_hashes import FileVersion
 from headstart.core.log import logger
 from headstart.stages.finetune.base_model import find_base
 from headstart.stages.finetune.finished import Finetuned
