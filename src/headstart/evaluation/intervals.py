@@ -68,6 +68,16 @@ def bootstrap_ratio(numerators: Sequence[float], denominators: Sequence[float]) 
     return bootstrap_statistic(lambda counts: counts @ top / (counts @ bottom), len(top), seed)
 
 
+def bootstrap_mean_of_groups(values: Sequence[float], groups: Sequence[int]) -> Estimate:
+    """Return the mean of one value per example with its bootstrap interval; the examples of a group are drawn together.
+
+    `groups` has the number of the group of each example, such as the sentence of a word.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    sums = np.bincount(group, weights=np.asarray(values, dtype=np.float64))
+    return bootstrap_ratio(sums.tolist(), np.bincount(group).astype(np.float64).tolist())
+
+
 def bootstrap_auc(scores: Sequence[float], is_positive: Sequence[bool]) -> Estimate:
     """Return how often a positive example scores higher than a negative one, with its bootstrap interval.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headstart.checkpoint.names import PACKAGE_SCHEME, folder_of, parse
+from headstart.checkpoint.names import folder_of, is_path, parse
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.stages.runs.manifest import ADAPTED
@@ -90,7 +90,7 @@ def _candidates(adapter: Path, name: str) -> Iterator[Path]:
     recorded = Path(name)
     yield adapter / ADAPTED
     yield recorded
-    if parse(name) is not None or name.startswith(PACKAGE_SCHEME):
+    if not is_path(name):
         with suppress(HeadstartError):
             yield folder_of(name)
     if not recorded.is_absolute():

@@ -27,8 +27,6 @@ from headstart.stages.serve.opening import Opener, facts_of, require_servable
 from headstart.stages.serve.refusals import Refusal
 from headstart.stages.serve.telemetry import Telemetry
 
-"""Inode, size and time of a manifest: it is replaced as a whole, so another version has another one."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -216,7 +214,7 @@ def _task_name(folder: Path) -> str:
 
 
 def version_of(folder: Path) -> FileVersion:
-    """Return what changes when a folder is replaced."""
+    """Return the version of the manifest of a folder, which is replaced as a whole."""
     return FileVersion.of(folder / artifact.MANIFEST)
 
 

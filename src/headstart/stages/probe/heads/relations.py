@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstart.evaluation.comparison import resampling_seed
-from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic, wilson
+from headstart.evaluation.intervals import Estimate, bootstrap_mean_of_groups, bootstrap_statistic, wilson
 from headstart.evaluation.metrics import Floats
 from headstart.evaluation.report.content import Quoted, ReportSection, ReportTable
 from headstart.stages.probe.probe import percent
@@ -102,7 +102,7 @@ def score_relations(relations: Mapping[str, Edges], heads: int, family: str) -> 
 
 def _score(relation: str, edges: Edges, heads: int, family: str) -> tuple[RelationScore, Floats]:
     """Return the score of a relation, and for each edge whether the head that was chosen elsewhere finds it."""
-    hits, offsets = edges.hits, edges.offsets
+    hits, offsets, sentences = edges.hits, edges.offsets, edges.sentences.tolist()
     half = hits.shape[1] // 2
     if family == "decoder":
         hits = np.where(offsets[:, None] < 0, hits[:, :half], hits[:, half:])
@@ -119,18 +119,14 @@ def _score(relation: str, edges: Edges, heads: int, family: str) -> tuple[Relati
         len(hits),
         f"layer {layer + 1}, head {head + 1}{direction}",
         # No resample differs where all edges are found or none.
-        _over_sentences(points, edges.sentences) if 0 < points.mean() < 1 else wilson(points.sum(), len(points)),
+        bootstrap_mean_of_groups(points.tolist(), sentences)
+        if 0 < points.mean() < 1
+        else wilson(points.sum(), len(points)),
         _commonest(offsets),
         float(offset_points.mean()),
-        _over_sentences(points - offset_points, edges.sentences),
+        bootstrap_mean_of_groups((points - offset_points).tolist(), sentences),
     )
     return score, points
-
-
-def _over_sentences(values: Floats, sentences: npt.NDArray[np.int64]) -> Estimate:
-    """Return the mean of one value per edge; the edges of a sentence are drawn together."""
-    _, group = np.unique(sentences, return_inverse=True)
-    return bootstrap_ratio(np.bincount(group, weights=values).tolist(), np.bincount(group).astype(float).tolist())
 
 
 def _mean(known: Sequence[tuple[Floats, npt.NDArray[np.int64]]]) -> Estimate:

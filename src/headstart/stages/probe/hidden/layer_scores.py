@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headstart.core.errors import DataError
 from headstart.evaluation.comparison import resampling_seed
-from headstart.evaluation.intervals import Estimate, bootstrap_ratio, bootstrap_statistic
+from headstart.evaluation.intervals import Estimate, bootstrap_mean_of_groups, bootstrap_statistic
 from headstart.evaluation.metrics import Floats
 from headstart.stages.probe.hidden.label_tasks import LabelTask
 from headstart.stages.probe.hidden.linear_probes import control_labels, fit_each, layer_weights, predict_labels
@@ -55,8 +55,7 @@ class TaskHits:
 
     def estimate(self, values: npt.NDArray[np.generic]) -> Estimate:
         """Return the mean of one value per test word, with the bootstrap interval over sentences."""
-        sums = np.bincount(self.groups, weights=values.astype(np.float64))
-        return bootstrap_ratio(sums.tolist(), np.bincount(self.groups).astype(np.float64).tolist())
+        return bootstrap_mean_of_groups(values.tolist(), self.groups.tolist())
 
     def expected_layer(self, layers: Sequence[int]) -> Estimate:
         """Return the mean layer at which the accuracy rises above that of all earlier layers, weighted by the rise.

@@ -41,7 +41,6 @@ _TREEBANK = "tasks/ud-ewt-trees/test.parquet"
 _SENTENCES = 300
 _FEWEST_EDGES = 30
 """Edges of a relation that is scored."""
-_RESAMPLES = 2000
 _DRAWN_HEADS, _DRAWN_WORDS, _MOST_DRAWN = 6, (7, 14), 3
 _SHOWN_MEASURES = {
     "first": "attention to the first token ([CLS], or the start of the text)",
