@@ -86,7 +86,7 @@ def _answers(port: int) -> bool:
 @contextmanager
 def google(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run the emulator of Google Cloud Storage, in threads of this process, with an empty bucket."""
-    gcsfs = pytest.importorskip("gcsfs", reason="gcsfs is missing; `pip install 'headstart[stores]'` brings it")
+    pytest.importorskip("gcsfs", reason="gcsfs is missing; `pip install 'headstart[stores]'` brings it")
     emulator = pytest.importorskip(
         "gcp_storage_emulator.server",
         reason="the emulator of Google Cloud is missing; `pip install gcp-storage-emulator` brings it",
@@ -98,7 +98,6 @@ def google(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
         patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
         # The emulator has no other kinds of buckets, which gcsfs would ask for at a server of Google.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        gcsfs.GCSFileSystem.clear_instance_cache()
         yield "gs://bucket"
     finally:
         server.stop()

@@ -64,13 +64,10 @@ def store(
 
 def s3_client(monkeypatch: pytest.MonkeyPatch, port: int) -> Any:
     import boto3
-    import s3fs
 
     settings = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": SECRET, "DEFAULT_REGION": "us-east-1"}
     for name, value in settings.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    # A client is kept for the whole process, with the address that it read from the environment.
-    s3fs.S3FileSystem.clear_instance_cache()
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
     client.create_bucket(Bucket="bucket")
     return client

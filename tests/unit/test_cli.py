@@ -84,6 +84,7 @@ def test_the_old_form_of_corpus_names_the_new_one(call):
 
 def test_the_log_is_printed_as_plain_lines_unless_quiet(call, tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(PRETRAIN), encoding="utf-8")
+    (tmp_path / "a.txt").write_text("a text\n", encoding="utf-8")
 
     def run(*_) -> Path:
         logger.info("3 documents encoded")

@@ -160,7 +160,6 @@ def _http(contents: dict[str, bytes]) -> Iterator[tuple[FaultyServer, str, Any]]
 @contextmanager
 def _s3(contents: dict[str, bytes]) -> Iterator[tuple[FaultyServer, str, Any]]:
     import boto3
-    import s3fs
     from moto.server import ThreadedMotoServer
 
     secrets = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -183,7 +182,6 @@ def _s3(contents: dict[str, bytes]) -> Iterator[tuple[FaultyServer, str, Any]]:
     try:
         with server.served() as address:
             os.environ["AWS_ENDPOINT_URL"] = address
-            s3fs.S3FileSystem.clear_instance_cache()
             yield server, f"s3://{_BUCKET}", restore
     finally:
         os.environ.pop("AWS_ENDPOINT_URL", None)

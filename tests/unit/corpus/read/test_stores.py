@@ -227,18 +227,14 @@ def test_unknown_stores_options_and_missing_packages_are_sentences(monkeypatch: 
 def test_missing_credentials_are_not_a_fault_of_the_network(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import s3fs
-
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    s3fs.S3FileSystem.clear_instance_cache()
     url = "s3://bucket/a.txt?endpoint_override=http://127.0.0.1:9"
     with pytest.raises(DataError, match=r"there are no credentials.*Set AWS_ACCESS_KEY_ID") as error:
         rows_of(config_of(url))
-    s3fs.S3FileSystem.clear_instance_cache()
     assert "network" not in str(error.value) and "attempt" not in caplog.text
 
 
@@ -299,7 +295,6 @@ def test_globs_match_as_in_the_file_system(name: str, pattern: str, expected: bo
 def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """A faulty server in front of moto, with the files in a bucket."""
     import boto3
-    import s3fs
     from tests.faults.campaigns.file_server import behind
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -318,8 +313,6 @@ def s3(s3_port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with server.served() as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        # A client is kept for the whole process, with the address that it read from the environment.
-        s3fs.S3FileSystem.clear_instance_cache()
         yield server
 
 
@@ -365,6 +358,21 @@ def test_what_stays_unreadable_in_s3_is_named(fault: str, s3: FaultyServer, capl
     with pytest.raises(DataError, match=r"s3://bucket/data/f\.parquet cannot be read") as error:
         rows_of(config)
     assert HIDDEN not in str(error.value) + caplog.text
+
+
+def test_an_address_that_changes_in_the_environment_is_taken_up(
+    s3: FaultyServer, s3_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("s3://bucket/data/a.txt")
+    before = rows_of(config)
+    from tests.faults.campaigns.file_server import behind
+
+    other = FaultyServer(behind(s3_port))
+    with other.served() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        answered = len(s3.requests)
+        assert rows_of(config) == before
+    assert other.requests and len(s3.requests) == answered
 
 
 @pytest.mark.parametrize("when", ["before", "while"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ WRITABLE = ("s3", "gs", "gcs", "az", "abfs", "abfss")
 """Stores to which checkpoints can be uploaded."""
 _ETAGS = ("ETag", "etag", "blob_id", "xet_hash", "generation", "LastModified", "last_modified", "mtime")
 """Where the stores' clients describe the version of an object, the best first."""
+_environment_of: dict[Any, dict[str, str]] = {}
+"""The environment that the clients of a class were made in."""
 _S3_OPTIONS = ("anonymous", "endpoint_override", "region")
 
 
@@ -30,6 +33,7 @@ class FsspecStore:
         self._is_hub, self._store_url = scheme == "hf", store_url
         self._kind, settings = kind, _settings(scheme, options, shown)
         try:
+            _forget_clients_of_another_environment(kind)
             self._system = kind(**kind._get_kwargs_from_urls(store_url), **settings)
         except Exception as error:
             raise DataError(
@@ -120,6 +124,13 @@ def _client_class(scheme: str, shown: str) -> Any:
         raise ResourceError(
             f"reading {shown} needs a package that is not installed ({first_line(error)})", do=install_command("stores")
         ) from error
+
+
+def _forget_clients_of_another_environment(kind: Any) -> None:
+    """Make fsspec build a new client where a variable changed: it keeps clients with the address and keys they read."""
+    if _environment_of.get(kind) != dict(os.environ):
+        kind.clear_instance_cache()
+        _environment_of[kind] = dict(os.environ)
 
 
 def _settings(scheme: str, options: str, shown: str) -> dict[str, Any]:
