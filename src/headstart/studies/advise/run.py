@@ -14,7 +14,7 @@ import torch
 
 from headstart.checkpoint.names import folder_of
 from headstart.core import artifact, config, file_hashes
-from headstart.core.errors import ArtifactError, DataError
+from headstart.core.errors import ArtifactError
 from headstart.core.lock import FolderLock
 from headstart.corpus.read import readers
 from headstart.corpus.read.stores import StoredObject
@@ -29,6 +29,7 @@ from headstart.studies.advise.cells import Cells
 from headstart.studies.advise.methods import METHODS, Method, adapting_first, candidate_rates, distilling, row_passes
 from headstart.studies.advise.prior import MOST_LABELS, PRIORS
 from headstart.studies.advise.search import ADAPTING_SHARE, CORPUS_SHARE, Clock, Search, TriedMethod
+from headstart.tasks.table_files import require_rows
 from headstart.training.budget import Budget
 
 ADVICE, PAGE, MARKDOWN = "advice.json", "advice.html", "advice.md"
@@ -98,12 +99,7 @@ def run(data: Path, options: AdviseOptions | None = None, quiet: bool = False) -
     Finished cells are reused, and only their recorded time counts, so the same command run again changes nothing.
     """
     options = options or AdviseOptions()
-    if not data.exists():
-        raise DataError(
-            f"{data} does not exist",
-            allowed="Advice needs a file of labeled rows, or a folder of texts by label",
-            do="Check the path",
-        )
+    require_rows(data)
     corpus = readers.expand(options.corpus, "--corpus")
     output = options.output or Path("runs", f"{data.stem}-advice")
     model = start.find_model(options.model)
