@@ -19,8 +19,12 @@ from headstart.evaluation.metrics import Floats, Sums, about
 
 Resampled = Callable[[Floats], Floats]
 """Counts of shape (resamples, examples) in, one value of the metric per resample out."""
+_Ranks = Callable[[Floats], tuple[Floats, Floats]]
 
-_CELLS_PER_CHUNK = 1_000_000
+_CELLS_PER_CHUNK = 60_000
+"""Counts that are drawn together: few enough to stay in a processor's cache."""
+_CELLS_PER_CROSSED_CHUNK = 1_000_000
+"""The same for crossed designs, whose draws depend on this number: another one would change published intervals."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def draw_crossed(design: CrossedDesign, samples: int, seed: int) -> Iterator[Flo
     """
     rng = np.random.default_rng(seed)
     indices = [np.unique(names, return_inverse=True)[1] for names in (design.rows, design.columns)]
-    chunk, missing = max(1, _CELLS_PER_CHUNK // len(design.rows)), samples
+    chunk, missing = max(1, _CELLS_PER_CROSSED_CHUNK // len(design.rows)), samples
     while missing:
         size = min(chunk, missing)
         counts = np.ones((size, len(design.rows)))
@@ -76,8 +80,8 @@ def resampled(metric: str, gold: Sequence[Any], runs: Sequence[Sequence[Any]]) -
     known = about(metric)
     if metric == "spearman":
         values = numbers(gold, *runs)
-        gold_ranks = _ranker(values[0])
-        return [_spearman(gold_ranks, _ranker(run)) for run in values[1:]]
+        gold_ranks = _centered_ranks(values[0])
+        return [_spearman(gold_ranks, _centered_ranks(run)) for run in values[1:]]
     if known.sums is not None:
         return [_of_sums(known.sums, gold, run) for run in runs]
     return [_any_metric(function, gold, run) for run in runs]
@@ -100,34 +104,42 @@ def _of_sums(sums: Sums, gold: Sequence[Any], predicted: Sequence[Any]) -> Resam
     return lambda counts: sums.value(np.asarray(counts @ of_examples))
 
 
-def _spearman(gold_ranks: Resampled, predicted_ranks: Resampled) -> Resampled:
+def _spearman(gold_ranks: _Ranks, predicted_ranks: _Ranks) -> Resampled:
 
     def value(counts: Floats) -> Floats:
-        # Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they are in [-1/2, 1/2].
-        total = counts.sum(axis=1, keepdims=True)
-        g, p = ((rank(counts) - (total + 1) / 2) / total for rank in (gold_ranks, predicted_ranks))
-        covariance, g_spread, p_spread = (np.einsum("ij,ij,ij->i", counts, x, y) for x, y in ((g, p), (g, g), (p, p)))
-        return correlation_of(covariance, g_spread, p_spread)
+        (g, g_spread), (p, p_spread) = gold_ranks(counts), predicted_ranks(counts)
+        return correlation_of(np.einsum("ij,ij,ij->i", counts, g, p), g_spread, p_spread)
 
     return value
 
 
-def _ranker(values: Floats) -> Resampled:
-    """Return a function from counts to each example's mid-rank within its resample; it caches its last result."""
+def _centered_ranks(values: Floats) -> _Ranks:
+    """Return a function from counts to each example's mid-rank within its resample, and the spread of the ranks.
+
+    Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they are in [-1/2, 1/2]. The function
+    keeps its last result, because the gold values have the same ranks beside every run.
+    """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    has_ties = len(starts) < len(values)
     group = np.empty(len(values), dtype=np.int64)
     group[order] = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(values)]))
+    last: list[tuple[Floats, tuple[Floats, Floats]]] = []
 
-    last: list[tuple[Floats, Floats]] = []
-
-    def ranks(counts: Floats) -> Floats:
+    def ranks(counts: Floats) -> tuple[Floats, Floats]:
         if last and last[0][0] is counts:
             return last[0][1]
-        per_group = np.add.reduceat(counts[:, order], starts, axis=1)
-        middle = np.cumsum(per_group, axis=1) - (per_group - 1) / 2
-        last[:] = [(counts, np.take(middle, group, axis=1))]
+        per_group = np.take(counts, order, axis=1)
+        if has_ties:
+            per_group = np.add.reduceat(per_group, starts, axis=1)
+        middle = np.cumsum(per_group, axis=1)
+        total = middle[:, -1:].copy()
+        middle -= (per_group - 1) / 2
+        middle -= (total + 1) / 2
+        middle /= total
+        spread = np.einsum("ij,ij,ij->i", per_group, middle, middle)
+        last[:] = [(counts, (np.take(middle, group, axis=1), spread))]
         return last[0][1]
 
     return ranks

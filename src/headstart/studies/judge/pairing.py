@@ -43,13 +43,19 @@ class Resamples:
 
     def _draw(self, group: Sequence[CellScore], name: str) -> Sequence[Floats]:
         """Return the scores of cells with the same examples; those of a figure without items do not vary."""
-        gold, runs = group[0].gold, [cell.predictions for cell in group]
+        gold = group[0].gold
         if not gold:
             return [np.full(self.samples, cell.score) for cell in group]
+        # Seeds of a method that trains nothing predict the same.
+        keys = [repr(cell.predictions) for cell in group]
+        distinct = {key: cell.predictions for key, cell in zip(keys, group, strict=True)}
+        runs = list(distinct.values())
         functions = resampled(name, gold, runs) if group[0].figure is None else [_mean_of(run) for run in runs]
         # Cells that were finished by earlier versions have no design.
         design = next((cell.design for cell in group if cell.design is not None), None)
-        return scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold), design)
+        scores = scores_on_resamples(functions, len(gold), self.samples, resampling_seed(gold), design)
+        score_of = dict(zip(distinct, scores, strict=True))
+        return [score_of[key] for key in keys]
 
 
 def _key(cell: CellScore, metric: str) -> tuple[str, str]:
