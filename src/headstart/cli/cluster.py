@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,7 @@ def launch(
     if submit:
         show(stage.submit(job, written))
     else:
-        show(f"submit it with: {' '.join(stage.submission(job, written))}")
+        show(f"submit it with: {shlex.join(stage.submission(job, written))}")
 
 
 def _name_of(recipe: Path) -> str:

@@ -116,8 +116,8 @@ def _spearman(gold_ranks: _Ranks, predicted_ranks: _Ranks) -> Resampled:
 def _centered_ranks(values: Floats) -> _Ranks:
     """Return a function from counts to each example's mid-rank within its resample, and the spread of the ranks.
 
-    Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they are in [-1/2, 1/2]. The function
-    keeps its last result, because the gold values have the same ranks beside every run.
+    Mid-ranks of n drawn examples average (n + 1) / 2 exactly, ties or not; scaled, they are in [-1/2, 1/2]. The
+    function keeps its last result, because the gold values have the same ranks beside every run.
     """
     order = np.argsort(values, kind="stable")
     ordered = values[order]

@@ -135,6 +135,7 @@ def _facts(path: Path, root: Path, manifest: dict[str, Any] | str | None, identi
         return RunFacts(name, _verb_of_recipe(path), "resumable", seconds=seconds_spent(path))
     index = manifest.get("index") if isinstance(manifest.get("index"), dict) else {}
     cost = manifest.get("cost") or (index or {}).get("cost") or {}
+    seconds = cost.get("seconds")
     parents = {**((index or {}).get("parents") or {}), **(manifest.get("parents") or {})}
     found = {identities[value] for value in parents.values() if isinstance(value, str) and value in identities}
     return RunFacts(
@@ -143,7 +144,8 @@ def _facts(path: Path, root: Path, manifest: dict[str, Any] | str | None, identi
         "finished",
         str(manifest.get("created", "")),
         _score(manifest),
-        cost.get("seconds"),
+        # That of a corpus is by step.
+        sum(seconds.values()) if isinstance(seconds, dict) else seconds,
         cost.get("kwh"),
         sorted(parent.relative_to(root).as_posix() for parent in found if parent != path),
     )

@@ -156,8 +156,10 @@ class Study(Section):
         base = values.get("base") if isinstance(values, dict) else None
         if not isinstance(base, dict) or base.get("probe") is None or base.get("finetune") is not None:
             return values
-        axes, compared = values.get("axes") or {}, values.get("compare") or []
-        levels = [next(iter(_levels(name, axis)), "") for name, axis in axes.items() if name in compared]
+        axes, compared = values.get("axes"), values.get("compare") or []
+        # What is no axis is refused by the check of the field.
+        given = {name: axis for name, axis in axes.items() if isinstance(axis, dict)} if isinstance(axes, dict) else {}
+        levels = [next(iter(_levels(name, axis)), "") for name, axis in given.items() if name in compared]
         return {"baselines": [], "reference": "/".join(levels) or "base", **values}
 
     @field_validator("axes")

@@ -49,6 +49,14 @@ def test_every_run_is_listed_with_its_state_and_its_parents(runs):
     assert json.dumps([run.to_dict() for run in found.values()])
 
 
+def test_the_seconds_of_a_corpus_are_the_sum_of_its_steps(runs):
+    with artifact.staged(runs / "text", "corpus") as staging:
+        (staging.path / "a.parquet").write_bytes(b"rows")
+        staging.facts["cost"] = {"seconds": {"read": 20.0, "clean": 70.0}}
+    found = {run.path: run for run in lineage.find_runs(runs)}
+    assert found["text"].seconds == 90.0 and "2 min" in lineage.table(list(found.values()))
+
+
 def test_the_tree_shows_children_below_their_parents(runs):
     lines = lineage.tree(lineage.find_runs(runs)).splitlines()
     position = next(i for i, line in enumerate(lines) if line.startswith("base"))

@@ -97,6 +97,12 @@ def test_invalid_studies_are_refused(sections, message):
         study(**sections)
 
 
+def test_an_axis_that_is_a_list_is_refused_in_a_study_of_probes_too():
+    probes = {"question": "Which?", "output": "out", "base": {"probe": {"probes": ["cloze"]}}, "compare": ["size"]}
+    with pytest.raises(RecipeError, match=r"axes\.size"):
+        config.fill(Study, probes | {"axes": {"size": ["tiny", "mini"]}})
+
+
 def test_the_key_on_of_execution_is_a_string(tmp_path):
     """YAML 1.1 reads the key `on` as a boolean."""
     path = tmp_path / "study.yaml"

@@ -21,6 +21,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from headstart.core.config import Section
 from headstart.core.data import Document, Reject
 from headstart.core.errors import DataError
+from headstart.core.log import logger
 from headstart.core.randomness import fraction
 from headstart.core.registry import suggest
 from headstart.corpus.read import formats, stores, streams, tables, urls
@@ -122,6 +123,12 @@ class Receipt:
         """Return the counts and the first rejects as plain JSON types."""
         counts = {name: getattr(self, name) for name in ("rows", "documents", "rejects", "empty", "characters")}
         return {**counts, "examples": [f"{r.file}, {r.position}: {r.reason}" for r in self.examples]}
+
+    def warn(self, verb: str) -> None:
+        """Log how many rows could not be read, and the first of them."""
+        if self.rejects:
+            first = self.summary()["examples"][0]
+            logger.warning(f"{verb}: {self.rejects:,} rows could not be read; the first: {first}")
 
 
 def documents(config: CorpusConfig, receipt: Receipt) -> Iterator[Document]:

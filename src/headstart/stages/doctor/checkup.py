@@ -13,6 +13,7 @@ from headstart.core import artifact, registry
 from headstart.core.errors import ArtifactError, HeadstartError
 from headstart.corpus.read import mixture
 from headstart.corpus.read.built import BuiltCorpus
+from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.tokens.shards import Shards
 from headstart.training import guard, health
@@ -74,7 +75,9 @@ def _check_pretraining(folder: Path, recipe: PretrainRecipe) -> list[Finding]:
     shards = _shards(folder, recipe)
     if shards:
         findings += _compare_with_unigrams(curve, name, shards, artifact.is_complete(folder))
-        findings += _check_repetition(curve, shards)
+        # The shards of a streamed corpus are those of its first window.
+        is_whole = not isinstance(recipe.corpus, StreamedCorpus)
+        findings += _check_repetition(curve, shards, is_whole)
     return findings
 
 
@@ -97,8 +100,8 @@ def _compare_with_unigrams(curve: health.Curve, name: str, shards: list[Shards],
     return findings
 
 
-def _check_repetition(curve: health.Curve, shards: list[Shards]) -> list[Finding]:
-    """Return findings about repeated sentences in the text, and about the number of epochs."""
+def _check_repetition(curve: health.Curve, shards: list[Shards], is_whole: bool) -> list[Finding]:
+    """Return findings about repeated sentences in the text and, if the shards are all of it, the number of epochs."""
     repeated, seen = 0, set[bytes]()
     for shard in shards:
         starts = np.append(shard.sentences, shard.tokens)
@@ -115,7 +118,7 @@ def _check_repetition(curve: health.Curve, shards: list[Shards]) -> list[Finding
     findings = [Finding("warning" if fraction > _MAX_REPEATED else "ok", counted + advice)]
     tokens = next((line["tokens"] for line in reversed(curve) if "tokens" in line), 0.0)
     epochs = tokens / sum(shard.tokens for shard in shards)
-    if epochs > _USEFUL_EPOCHS:
+    if is_whole and epochs > _USEFUL_EPOCHS:
         advice = f"more than {_USEFUL_EPOCHS} epochs help little."
         findings.append(Finding("warning", f"The run has read its text {epochs:.1f} times; {advice}"))
     return findings

@@ -20,6 +20,10 @@ from headstart.training.devices import peak_flops
 _EXTRAS = {
     "corpus": ("daft",),
     "search": ("sentence_transformers", "usearch"),
+    "export": ("onnx", "onnxruntime", "openvino"),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "datasets": ("datasets",),
+    "stores": ("s3fs", "gcsfs", "adlfs"),
     "probe": ("captum",),
     "study": ("ray", "submitit"),
     "quant": ("bitsandbytes",),

@@ -204,8 +204,10 @@ def _evaluate_text(folder: Path, facts: PretrainManifest, data: Path, prepared: 
     corpus = CorpusConfig.model_validate({**raw, "files": [str(data)]})
     name = f"evaluation-{config.fingerprint([readers.sources(corpus), artifact.identity(folder)])}"
     shard_dir = prepared / name
-    documents = readers.documents(corpus, Receipt())
+    receipt = Receipt()
+    documents = readers.documents(corpus, receipt)
     artifact.make_once(shard_dir, "shards", lambda staging: shards.write(documents, tokenizer, staging.path))
+    receipt.warn("evaluate")
     vocabulary = vocabulary_of(tokenizer)
     shape = objective.row_shape(recipe.training.phases[0].length)
     rows = cut(shards.Shards(shard_dir), vocabulary, shape, _language_of(recipe, data))

@@ -11,6 +11,7 @@ from typing import Any
 
 from headstart.adaptation.linear_probe import LinearProbe
 from headstart.checkpoint.input_length import max_positions
+from headstart.checkpoint.names import is_path
 from headstart.core import artifact, config, registry
 from headstart.core.errors import RecipeError
 from headstart.core.log import logger
@@ -74,7 +75,8 @@ def pretraining_recipe(
         "seed": recipe.seed if section.folder is None else 0,
         "output": section.folder or work / _PRETRAINING,
         "corpus": {"files": files, "text": column, "validation": _held_out(files, column, seq_length)},
-        "backbone": {"family": "checkpoint", "path": source.path},
+        # The folder of a name is in the cache of this machine; another machine may resume the run.
+        "backbone": {"family": "checkpoint", "path": source.path if is_path(recipe.model) else recipe.model},
         "objective": {"name": ADAPTING_OBJECTIVES[source.family]},
         "training": training,
         "cost": config.to_dict(recipe.cost),

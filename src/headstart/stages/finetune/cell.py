@@ -32,7 +32,7 @@ from headstart.stages.finetune.learner import (
     run_model,
 )
 from headstart.stages.finetune.recipe import settings_of
-from headstart.stages.finetune.result import MethodDetails, MethodResult
+from headstart.stages.finetune.result import MethodDetails, MethodResult, cell_name
 from headstart.stages.finetune.setup import Setup
 from headstart.stages.runs.checkpoint_store import RemoteCheckpoints, UploadCallback
 from headstart.stages.runs.machine import attention_of, record_machine
@@ -77,11 +77,6 @@ class MethodRequest:
     def name(self) -> str:
         """The name of the method with its seed, by which its files are found again."""
         return cell_name(self.method, self.seed)
-
-
-def cell_name(method: str, seed: int) -> str:
-    """Return the name of a method with a seed, for folders."""
-    return f"{method}-seed-{seed}"
 
 
 def run_method(request: MethodRequest) -> MethodResult:

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headstart.core import artifact, registry
-from headstart.core.errors import ArtifactError, DataError
+from headstart.core.errors import DataError
 from headstart.core.log import logger
 from headstart.corpus.read.store_folder import StoreFolder, download
 from headstart.corpus.read.stores import StoredObject
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.runs.checkpoint_store import ArtifactStore, RemoteCheckpoints, restored_run
-from headstart.stages.runs.folder import INPUTS, RECIPE, RunFolder
+from headstart.stages.runs.folder import INPUTS, RECIPE, OtherRun, RunFolder
 from headstart.stages.runs.manifest import ADAPTED
 
 CELL = "cell"
@@ -49,7 +49,7 @@ class RemoteCells(ArtifactStore):
             yield
 
     def begin(self, folder: RunFolder) -> None:
-        """Write the recipe to the store; raises an ArtifactError if the store belongs to another run."""
+        """Write the recipe to the store; raises `OtherRun` if the store belongs to another run."""
         files = self.folder.files()
         run = {"fingerprint": folder.fingerprint}
         if _RUN not in files:
@@ -58,7 +58,7 @@ class RemoteCells(ArtifactStore):
             self.folder.upload(path, _RUN)
             path.unlink()
         elif self._read_run(files[_RUN]) != run:
-            raise ArtifactError(f"{self.folder.shown} belongs to a run of another recipe or of other data")
+            raise OtherRun(f"{self.folder.shown} belongs to a run of another recipe or of other data")
         for name in (RECIPE, INPUTS):
             self.folder.upload(self.output / name, name)
 

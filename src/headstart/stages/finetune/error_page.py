@@ -13,7 +13,7 @@ from headstart.core.recipes.variables import hide
 from headstart.evaluation.report import page
 from headstart.evaluation.report.facts import evaluate_rows
 from headstart.evaluation.report.predicted import Predicted
-from headstart.stages.finetune.result import MethodResult
+from headstart.stages.finetune.result import MethodResult, cell_name
 from headstart.stages.finetune.setup import Setup
 
 SCORES = "scores.json"
@@ -43,7 +43,7 @@ def read_scores(cell: Path) -> list[dict[Any, float]]:
 
 def write_page(setup: Setup, cells: Path, runs: Sequence[MethodResult], best: MethodResult, staging: Staging) -> None:
     """Write the page of errors of the best seed on the test rows; wrong labels are found by all seeds together."""
-    scores = {run.seed: read_scores(cells / f"{run.method}-seed-{run.seed}") for run in runs}
+    scores = {run.seed: read_scores(cells / cell_name(run.method, run.seed)) for run in runs}
     predicted = Predicted(
         setup.splits.test,
         setup.task.metrics(),

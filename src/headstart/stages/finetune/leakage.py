@@ -10,7 +10,8 @@ pass in batches, so that memory does not grow with their number.
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -66,8 +67,9 @@ def warn_about_overlaps(overlaps: list[SplitOverlap]) -> None:
 
 def require_other_rows(train: Examples, held_out: Examples, split: str) -> None:
     """Raise if a split is the training file, or has the same rows in any order and in any format."""
+    # A source of several files is named by all of them, which no file name could be.
     paths = Path(train.source), Path(held_out.source)
-    are_files = all(path.is_file() for path in paths)
+    are_files = all(os.path.isfile(path) for path in paths)
     if train.source == held_out.source or (are_files and paths[0].samefile(paths[1])):
         found = "which is also data.train"
     elif (are_files and _has_same_bytes(*paths)) or _has_same_rows(train, held_out):
@@ -134,7 +136,7 @@ class _Comparison:
         """Mark the rows whose shingles are similar enough to those of the other row of their pair."""
         distinct, places = np.unique(rows, return_inverse=True)
         texts = [row_text(self.examples, int(row)) for row in distinct]
-        shingles, owners = _shingles(_words(_normalize(texts)))
+        shingles, owners = _shingles(_words(normalize(texts)))
         own_keys, own_pairs = _by_pair(shingles, owners, places)
         other_keys, other_pairs = _by_pair(batch.shingles, batch.owners, others)
         shared = np.bincount(own_pairs[np.isin(own_keys, other_keys)], minlength=len(rows))
@@ -163,7 +165,7 @@ def _compare(name: str, rows: Examples, held_out: dict[str, _Comparison]) -> lis
 
 def hash_rows(examples: Examples) -> list[str]:
     """Return a hash of each row's texts, equal for rows that differ only in case, spaces and punctuation."""
-    hashes = (_hashes(_normalize(texts).to_pylist()).tolist() for _, texts in _batches(examples) if texts)
+    hashes = (_hashes(normalize(texts).to_pylist()).tolist() for _, texts in _batches(examples) if texts)
     return [f"{value:016x}" for batch in hashes for value in batch]
 
 
@@ -202,7 +204,7 @@ def _hashes(texts: list[str]) -> Hashes:
 
 
 def _fingerprints(texts: list[str]) -> _Fingerprints:
-    normal = _normalize(texts)
+    normal = normalize(texts)
     words = _words(normal)
     shingles, owners = _shingles(words)
     rows = np.unique(owners)
@@ -210,7 +212,7 @@ def _fingerprints(texts: list[str]) -> _Fingerprints:
     return _Fingerprints(_hashes(texts), _hashes(normal.to_pylist()), rows, _bands(shingles, owners), shingles, owners)
 
 
-def _normalize(texts: list[str]) -> pa.Array:
+def normalize(texts: Sequence[str]) -> pa.Array:
     """Return letters and digits in lower case with one space between words, as in the deduplication of a corpus.
 
     In scripts without spaces, each character is a word. A text without letters and digits stays as it is.

@@ -104,6 +104,11 @@ class MethodResult:
         )  # fmt: skip
 
 
+def cell_name(method: str, seed: int) -> str:
+    """Return the name of a method with a seed, for folders."""
+    return f"{method}-seed-{seed}"
+
+
 def write(
     folder: Path, values: Mapping[str, Any], kind: str, files: Mapping[str, Path] | None = None, **facts: Any
 ) -> None:

@@ -12,7 +12,7 @@ from operator import add
 from pathlib import Path
 
 from headstart.checkpoint.names import Kind, folder_of
-from headstart.core import artifact, config, file_hashes
+from headstart.core import artifact, config, file_hashes, registry
 from headstart.core.artifact import Staging
 from headstart.core.data import SPLITS
 from headstart.core.log import logger
@@ -21,13 +21,13 @@ from headstart.evaluation.baselines import NotApplicable
 from headstart.stages.finetune import result as results
 from headstart.stages.finetune import table as comparison
 from headstart.stages.finetune.adapt_first import adapted_setup
-from headstart.stages.finetune.cell import MethodRequest, assist, cell_name, run_method
+from headstart.stages.finetune.cell import MethodRequest, assist, run_method
 from headstart.stages.finetune.cell_store import CELL, RemoteCells
 from headstart.stages.finetune.error_page import SCORES, write_page
 from headstart.stages.finetune.forgetting import open_probe
 from headstart.stages.finetune.processes import require_processes, require_shardable, warn_about_processes
-from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.stages.finetune.result import MethodResult
+from headstart.stages.finetune.recipe import FinetuneRecipe, methods_of
+from headstart.stages.finetune.result import MethodResult, cell_name
 from headstart.stages.finetune.setup import Setup, open_setup
 from headstart.stages.runs import card
 from headstart.stages.runs.folder import RunFolder, pin_recipe
@@ -125,14 +125,20 @@ def summary(folder: Path) -> str:
 
 
 def inputs_of(recipe: FinetuneRecipe) -> dict[str, str]:
-    """Return content hashes of the checkpoint and of the files with rows."""
+    """Return content hashes of the checkpoint, of the files with rows, and of what the methods read besides."""
     sources = {split: recipe.data.source(split) for split in SPLITS}
     located = {f"{split} file": locate(source) for split, source in sources.items() if source is not None}
     hashes = {name: files.sha256()[:16] for name, files in located.items()}
-    others = {"forgetting": recipe.forgetting, "texts": getattr(recipe.adaptation, "texts", None)}
-    for name, path in others.items():
-        if isinstance(path, str | Path) and Path(path).is_file():
-            hashes[f"{name} file"] = file_hashes.sha256(Path(path))[:16]
+    if isinstance(recipe.forgetting, str) and Path(recipe.forgetting).is_file():
+        hashes["forgetting file"] = file_hashes.sha256(Path(recipe.forgetting))[:16]
+    chosen = registry.name_of("adaptations", recipe.adaptation)
+    for method, section in methods_of(recipe):
+        prefix = "" if method == chosen else f"{method} "
+        texts, teacher = getattr(section, "texts", None), getattr(section, "teacher", None)
+        if texts is not None and Path(texts).is_file():
+            hashes[f"{prefix}texts file"] = file_hashes.sha256(Path(texts))[:16]
+        if teacher is not None and folder_of(teacher).is_dir():
+            hashes[f"{prefix}teacher"] = artifact.identity(folder_of(teacher))[:16]
     if recipe.adapt_first is not None and isinstance(recipe.adapt_first.texts, list):
         texts = readers.describe(readers.expand(recipe.adapt_first.texts, "adapt_first.texts"))
         hashes["adapt_first texts"] = config.fingerprint(texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Look:
             f"rows: {sizes}",
             *self.warnings,
             f"written: {self.folder / 'finetune.yaml'}, {self.folder / 'data.html'} and the three splits",
-            f"next: headstart finetune {self.folder / 'finetune.yaml'}",
+            f"next: headstart finetune {shlex.quote(str(self.folder / 'finetune.yaml'))}",
         ]
         return "\n".join(lines)
 
@@ -221,10 +222,12 @@ def _write(look: Look, table: pa.Table, unlabeled: pa.Table) -> None:
         raise DataError(
             f"{recipe_path} exists already", allowed="init writes a new recipe", do="Pass --output FOLDER, or remove it"
         )
+    # pyarrow takes a relative path with a colon for a URL.
+    folder = look.folder.absolute()
     for name in NAMES:
-        pq.write_table(table.take(look.division.rows[name]), look.folder / f"{name}.parquet")
+        pq.write_table(table.take(look.division.rows[name]), folder / f"{name}.parquet")
     if unlabeled.num_rows:
-        pq.write_table(unlabeled, look.folder / "unlabeled.parquet")
+        pq.write_table(unlabeled, folder / "unlabeled.parquet")
     artifact.write_whole(look.folder / "data.html", _page(look, table))
     artifact.write_whole(recipe_path, start.recipe(look.folder.as_posix(), look.roles, look.start, look.facts()))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headstart.core.randomness import permute
+from headstart.stages.finetune.leakage import normalize
 
 NAMES = ("train", "validation", "test")
 _SHARES = {"test": 0.2, "validation": 0.1}
-_PUNCTUATION = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True)
@@ -28,21 +26,16 @@ class Split:
     """Texts that occur with more than one label."""
 
 
-def normalized(text: str) -> str:
-    """Return a text without case, punctuation and repeated spaces, so that near copies are equal."""
-    return _PUNCTUATION.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
-
-
 def split(texts: Sequence[str], labels: Sequence[Hashable], groups: Sequence[Hashable] | None, seed: int = 0) -> Split:
     """Divide rows into train (70 %), validation (10 %) and test (20 %), class by class.
 
     Args:
-        texts: one text per row; rows with equal normalized texts stay together.
+        texts: one text per row; rows whose texts are equal without case and punctuation stay together.
         labels: one label per row; rows are divided within each label.
         groups: one group per row, such as a person or a document, whose rows stay together; None for none.
         seed: the seed of the random order.
     """
-    keys: list[Hashable] = [normalized(text) for text in texts]
+    keys: list[Hashable] = normalize(texts).to_pylist()
     first: dict[Hashable, int] = {}
     seen_labels: dict[Hashable, set[Hashable]] = defaultdict(set)
     for row, (key, label) in enumerate(zip(keys, labels, strict=True)):
@@ -63,7 +56,7 @@ def folds(
 ) -> list[list[int]]:
     """Divide rows into `count` folds of about equal size, class by class; arguments are those of `split`."""
     parts: list[list[int]] = [[] for _ in range(count)]
-    for units in _units_by_label([normalized(text) for text in texts], labels, groups, seed, "folds"):
+    for units in _units_by_label(normalize(texts).to_pylist(), labels, groups, seed, "folds"):
         taken = [0] * count
         for unit in units:
             smallest = min(range(count), key=lambda part: (taken[part], len(parts[part])))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,11 @@ def choose(model: str, texts: Sequence[str], rows: int) -> StartingPoint:
     return StartingPoint(model, seeds, epochs, batch_size, learning_rate, max_length, cut)
 
 
+def _scalar(text: str) -> str:
+    """Return a text as YAML, quoted if it has other characters than those of plain names."""
+    return text if re.fullmatch(r"[\w./-]+", text) else json.dumps(text, ensure_ascii=False)
+
+
 def recipe(name: str, roles: Roles, start: StartingPoint, facts: str) -> str:
     """Return the recipe as YAML with comments; its files are beside it."""
     columns = f"words: {json.dumps(roles.text[0])}" if roles.task == "tag" else f"text: {json.dumps(list(roles.text))}"
@@ -82,9 +89,9 @@ def recipe(name: str, roles: Roles, start: StartingPoint, facts: str) -> str:
     return f"""\
 # Fine-tuning on {facts}
 # Written by `headstart init`. Every line can be changed; `headstart schema finetune` describes all keys.
-# Run it with `headstart finetune {name}/finetune.yaml`.
+# Run it with `headstart finetune {shlex.quote(f"{name}/finetune.yaml")}`.
 seeds: {start.seeds}  # 6 show a difference at p = 0.03 if one method always wins; fewer cannot
-output: runs/{Path(name).name}
+output: {_scalar(f"runs/{Path(name).resolve().name}")}
 model: {json.dumps(str(start.model), ensure_ascii=False)}
 task: {{kind: {kind}, {columns}, label: {json.dumps(roles.label, ensure_ascii=False)}{more}}}
 data:  # divided by class; equal texts are in one split only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,20 @@ def run(filled: Path, model: Path, train: Path, to: Path) -> dict[str, Any]:
     kind = table.schema.field(labeler.label).type
     known = {str(label): label for label in labeler.task.labels}
     before = table.to_pylist()
-    place = {tuple(row[name] for name in labeler.columns): i for i, row in enumerate(before)}
+    places: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for i, row in enumerate(before):
+        places[tuple(row[name] for name in labeler.columns)].append(i)
     replaced, new = 0, sorted({label for row in rows for label in row.labels} - known.keys())
     for row in rows:
         labels = [known.get(label, label) for label in row.labels]
         value = _value(labels, labeler, kind)
-        index = place.get(tuple(row.texts.values()))
-        if index is None:
+        indices = places.get(tuple(row.texts.values()))
+        if indices is None:
             before.append({**dict.fromkeys(table.column_names), **row.texts, labeler.label: value})
         else:
             replaced += 1
-            before[index] = {**before[index], labeler.label: value}
+            for index in indices:
+                before[index] = {**before[index], labeler.label: value}
     _write(to, before, table.schema, labeler.label)
     return {
         "output": str(to), "rows": len(before), "added": len(rows) - replaced, "replaced": replaced, "new_labels": new

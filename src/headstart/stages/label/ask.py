@@ -138,7 +138,8 @@ def _keys(single: bool) -> Iterator[Ask]:
 
 
 def _key() -> str:
-    return sys.stdin.read(1).strip()
+    key = sys.stdin.read(1)
+    return "" if key in ("\n", "\r") else key or _QUIT
 
 
 def _line() -> str:

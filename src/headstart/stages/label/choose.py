@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headstart.core.data import InputColumn
-from headstart.core.errors import DataError
+from headstart.core.errors import DataError, RecipeError
 from headstart.evaluation.label_errors import find_label_errors
 from headstart.stages.label import sheet, strategies
 from headstart.stages.label.model import Labeler
@@ -43,6 +43,8 @@ def run(
     rows = _distinct(_read(pool, labeler), [_read(path, labeler) for path in exclude])
     if not rows:
         raise DataError(f"{pool} has no row that could be chosen", do="Pass a pool with other texts")
+    if number > len(rows):
+        raise RecipeError(f"{number:,} rows are to be chosen from {len(rows):,}", do="Choose fewer with --number")
     texts = [list(row.texts.values()) for row in rows]
     predictions, scores = labeler.predict(texts)
     margins = np.array([strategies.margin(one, labeler.threshold) for one in scores])
@@ -86,9 +88,10 @@ def run_errors(data: Path, model: Path, to: Path, number: int) -> dict[str, Any]
 
 def _require_new(to: Path) -> None:
     sheet.require_suffix(to)
-    if to.exists():
-        # It may hold hours of a person's work.
-        raise DataError(f"{to} exists already", do="Choose another file, or remove it")
+    for path in sheet.files_of(to):
+        if path.exists():
+            # It may hold hours of a person's work.
+            raise DataError(f"{path} exists already", do="Choose another file, or remove it")
 
 
 def _write(to: Path, labeler: Labeler, rows: list[Chosen]) -> None:

@@ -37,6 +37,11 @@ class Chosen:
     probability: float | None = None
 
 
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the files of a sheet: for Label Studio, the tasks and the configuration of the labels."""
+    return (path,) if path.suffix == ".csv" else (path, path.with_suffix(".xml"))
+
+
 @dataclass
 class Sheet:
     """The chosen rows, and what a person needs to label them."""
@@ -52,8 +57,9 @@ class Sheet:
         if require_suffix(path) == ".csv":
             artifact.write_whole(path, self._csv())
             return
-        artifact.write_whole(path, json.dumps([self._task(row) for row in self.rows], indent=1, ensure_ascii=False))
-        artifact.write_whole(path.with_suffix(".xml"), self._configuration(labels))
+        tasks, configuration = files_of(path)
+        artifact.write_whole(tasks, json.dumps([self._task(row) for row in self.rows], indent=1, ensure_ascii=False))
+        artifact.write_whole(configuration, self._configuration(labels))
 
     def _csv(self) -> str:
         text = io.StringIO()

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from headstart.core.errors import RecipeError
 from headstart.evaluation.metrics import Floats
 
 Strategy = Literal["diverse", "margin", "random"]
@@ -52,8 +51,6 @@ def choose(strategy: Strategy, margins: Floats, number: int, vectors_of: Vectors
         vectors_of: called once with the candidates of `diverse`.
         seed: of the drawing and of the clusters.
     """
-    if number > len(margins):
-        raise RecipeError(f"{number:,} rows are to be chosen from {len(margins):,}", do="Choose fewer with --number")
     if strategy == "random":
         drawn = np.random.default_rng(seed).permutation(len(margins))[:number]
         return [int(row) for row in drawn]

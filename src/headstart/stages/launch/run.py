@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -62,12 +63,12 @@ def submit(job: Job, path: Path) -> str:
     if shutil.which(tool) is None:
         raise ResourceError(
             f"`{tool}` is not installed on this machine, so the job cannot be submitted from here",
-            do=f"Run `{' '.join(command)}` where it is",
+            do=f"Run `{shlex.join(command)}` where it is",
         )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip()
-        raise ResourceError(f"`{' '.join(command)}` ended with code {done.returncode}: {lines}")
+        raise ResourceError(f"`{shlex.join(command)}` ended with code {done.returncode}: {lines}")
     return done.stdout.strip()
 
 

@@ -13,13 +13,13 @@ from headstart.core.errors import RecipeError
 from headstart.stages.finetune.cell import (
     MethodRequest,
     build_learner,
-    cell_name,
     measure,
     save_model,
     train,
 )
 from headstart.stages.finetune.learner import TaskLearner
 from headstart.stages.finetune.recipe import settings_of
+from headstart.stages.finetune.result import cell_name
 from headstart.stages.finetune.run import cell_folder, copy_logs, model_folder, write_cell
 from headstart.stages.finetune.setup import Setup
 from headstart.stages.multitask.learner import MultitaskLearner, scores_of

@@ -19,7 +19,7 @@ from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.leakage import find_overlaps
 from headstart.stages.finetune.processes import require_processes
 from headstart.stages.finetune.recipe import FinetuneRecipe
-from headstart.stages.finetune.result import MethodResult
+from headstart.stages.finetune.result import MethodResult, cell_name
 from headstart.stages.finetune.setup import Setup, open_setup, trained_rows
 from headstart.stages.multitask.cell import TaskRun, run_seed, seeds_of
 from headstart.stages.multitask.recipe import MultitaskRecipe
@@ -147,7 +147,7 @@ def _manifest(
     for name, run in runs.items():
         for method, runs_of_method in facts[name].metrics.items():
             for index in range(len(runs_of_method)):
-                cell = run.folder.path / "cells" / f"{method}-seed-{recipe.seed + index}"
+                cell = run.folder.path / "cells" / cell_name(method, recipe.seed + index)
                 result = MethodResult.from_dict(results.read(cell))
                 if result.details.share is not None:
                     shares.setdefault(name, result.details.share)

@@ -274,9 +274,7 @@ class _Encoder:
         needed = ((split, document) for split, document in documents if split in folders)
         with naming(part.name):
             shards.write_splits(needed, self.tokenizer, folders, on_documents=_reporter("encoded", self.quiet))
-        if receipt.rejects:
-            first = receipt.summary()["examples"][0]
-            logger.warning(f"prepare: {receipt.rejects:,} rows could not be read; the first: {first}")
+        receipt.warn("prepare")
         return receipt
 
 

@@ -1,6 +1,6 @@
 """Probe one or more models: every probe on each of them and on the same network untrained, and one page over all.
 
-The models are opened one after another, so that two networks are never in memory together.
+The models are opened one after another; only `forgetting` has the first one beside a later one in memory.
 """
 
 from __future__ import annotations

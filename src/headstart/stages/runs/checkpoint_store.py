@@ -23,7 +23,7 @@ from headstart.core.errors import ArtifactError, DataError
 from headstart.core.log import logger
 from headstart.corpus.read.store_folder import StoreFolder, download
 from headstart.corpus.read.stores import StoredObject
-from headstart.stages.runs.folder import COST, INPUTS, RECIPE, seconds_spent
+from headstart.stages.runs.folder import COST, INPUTS, RECIPE, OtherRun, seconds_spent
 from headstart.training.callbacks import Callback
 from headstart.training.checkpoint import is_kept
 from headstart.training.loop import Loop
@@ -186,12 +186,12 @@ class UploadCallback(Callback):
 def restored_run(folder: StoreFolder, output: Path) -> Iterator[None]:
     """Write the recipe, inputs and logs of the run in the store to an output that is empty.
 
-    The block compares them with the recipe of the user. If it refuses them, they are removed again.
+    The block compares them with the recipe of the user. If they are of another run, they are removed again.
     """
     is_restored = not _has_files(output) and restore_files(_files_of_run(folder.files()), output)
     try:
         yield
-    except ArtifactError as error:
+    except OtherRun as error:
         if not is_restored:
             raise
         shutil.rmtree(output)

@@ -109,6 +109,10 @@ def require_free(target: Path, kind: str, inputs: Sequence[Path], overwrite: boo
         raise ArtifactError(f"{target} exists already", do="Choose another output, or pass --overwrite")
 
 
+class OtherRun(ArtifactError):
+    """The folder belongs to a run of another recipe, or of this one with other inputs."""
+
+
 class RunFolder:
     """The output folder of one filled recipe, locked while the run is in progress.
 
@@ -227,13 +231,13 @@ class RunFolder:
         }
         return [name for name in recorded | previous if recorded.get(name) != previous.get(name)]
 
-    def _other_recipe(self, previous: dict[str, Any]) -> ArtifactError:
+    def _other_recipe(self, previous: dict[str, Any]) -> OtherRun:
         ways = (variables.written(self.recipe), self.recipe)
         differences = min((_differences(identity_of(previous), identity_of(recipe)) for recipe in ways), key=len)
         if differences == [_BUDGET] and artifact.is_complete(self.path) and self._is_longer(previous):
             return self._longer_budget(previous)
         changed = ", ".join(differences[:4])
-        return ArtifactError(
+        return OtherRun(
             f"{self.path} contains a run of another recipe, which differs in {changed}",
             allowed="An output folder belongs to one recipe",
             do="Choose another output, or delete that folder",
@@ -244,7 +248,7 @@ class RunFolder:
         before, now = (Budget.parse(recipe["training"]["budget"]) for recipe in (previous, self.recipe))
         return now.unit != before.unit or now.amount > before.amount
 
-    def _longer_budget(self, previous: dict[str, Any]) -> ArtifactError:
+    def _longer_budget(self, previous: dict[str, Any]) -> OtherRun:
         """Return an error that says how to train a finished run further."""
         before, now = (recipe["training"]["budget"] for recipe in (previous, self.recipe))
         if "backbone" in self.recipe:
@@ -252,16 +256,16 @@ class RunFolder:
             start += ", and remove warm_start" if self.recipe.get("warm_start") else ""
         else:
             start = f"`model: {self.path}`"
-        return ArtifactError(
+        return OtherRun(
             f"{self.path} contains a finished run with training.budget {before!r}, and the recipe now has {now!r}",
             allowed="The learning rate of a run is planned for its whole budget, so a finished run is not resumed",
             do=f"To train its weights further, set another output and {start}. To train with the new budget from the "
             "start, choose another output",
         )
 
-    def _other_inputs(self) -> ArtifactError:
+    def _other_inputs(self) -> OtherRun:
         changed = " and ".join(self._changed_inputs())
-        return ArtifactError(
+        return OtherRun(
             f"{self.path} was started with this recipe, but the content of {changed} has changed since",
             allowed="A run reads the same inputs from start to end",
             do="Choose another output, or delete that folder",

@@ -105,7 +105,9 @@ def _build(recipe: IndexRecipe, work: Path, staging: Path, meter: RecordedMeter,
             do="Lower passages.min_words or check corpus.text",
         )
     graph.save(str(staging / VECTORS))
+    receipt.warn("index")
     return {
+        "reading": receipt.summary(),
         "passages": written,
         "documents": receipt.documents,
         "width": graph.ndim,

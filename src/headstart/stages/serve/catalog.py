@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,15 @@ class Catalog:
         self._loading = threading.Lock()
         self._warned = False
         self.entries: dict[str, Entry] = {}
+        self._left_out: dict[str, FileVersion] = {}
         for name, folder in find_tasks(self.folders).items():
-            self.entries[name] = read_entry(name, folder)
+            try:
+                self.entries[name] = read_entry(name, folder)
+            except HeadstartError as error:
+                # A folder that was given by name must be served; others are beside it.
+                if folder in self.folders:
+                    raise
+                self._leave_out(name, folder, error)
         if self.folders and not self.entries:
             raise ArtifactError(
                 f"there is no fine-tuned model in {', '.join(map(str, folders))}",
@@ -134,11 +142,11 @@ class Catalog:
         for name, folder in folders.items():
             known = self.entries.get(name)
             try:
-                if known is not None and version_of(folder) == known.version:
+                if version_of(folder) in (self._left_out.get(name), known.version if known else None):
                     continue
                 self._replace(read_entry(name, folder))
             except (HeadstartError, OSError) as error:
-                logger.warning("the task %s was not updated: %s", name, error)
+                self._leave_out(name, folder, error)
         for name in set(self.entries) - set(folders):
             logger.info("the task %s was removed", name)
             with self._table:
@@ -148,6 +156,12 @@ class Catalog:
             parents = {entry.facts["body"] for entry in self.entries.values()}
             self.opener.release(parents, {id(slot.body) for slot in self.slots()})
         self._count()
+
+    def _leave_out(self, name: str, folder: Path, error: Exception) -> None:
+        """Say once for each version of a folder why it is not served, or not updated."""
+        with suppress(OSError):
+            self._left_out[name] = version_of(folder)
+        logger.warning("the task %s was not %s: %s", name, "updated" if name in self.entries else "loaded", error)
 
     def _replace(self, entry: Entry) -> None:
         with self._loading:
@@ -195,7 +209,7 @@ def find_tasks(folders: Sequence[Path]) -> dict[str, Path]:
         inside = [given] if is_one else sorted(path for path in given.iterdir() if path.is_dir())
         for folder in inside:
             name = _task_name(folder.resolve())
-            if not artifact.is_complete(folder):
+            if not artifact.is_complete(folder) or (folder is not given and _is_other_kind(folder)):
                 continue
             if name in tasks and tasks[name].resolve() != folder.resolve():
                 raise ArtifactError(
@@ -205,6 +219,13 @@ def find_tasks(folders: Sequence[Path]) -> dict[str, Path]:
                 )
             tasks[name] = folder
     return tasks
+
+
+def _is_other_kind(folder: Path) -> bool:
+    """True if a finished folder is readable and no fine-tuned model, such as an export or a pre-training."""
+    with suppress(HeadstartError):
+        return artifact.read_manifest(folder).get("kind") != FinetuneManifest.KIND
+    return False
 
 
 def _task_name(folder: Path) -> str:

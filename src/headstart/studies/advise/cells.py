@@ -139,7 +139,10 @@ class Cells:
         seconds: dict[str, float] = {}
         path = self.output / JOURNAL
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            entry = json.loads(line)
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # A full disk or a power cut tore it.
             if entry["what"] == "began":
                 began[entry["cell"]] = entry["at"]
             else:

@@ -22,6 +22,7 @@ from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.data import read_held_out
 from headstart.stages.finetune.finished import Finetuned
 from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.result import cell_name
 from headstart.stages.init.splits import NAMES
 from headstart.stages.runs.folder import RECIPE
 from headstart.stages.runs.manifest import ADAPTER, FinetuneManifest
@@ -132,7 +133,7 @@ def score_test_rows(folder: Path, name: str) -> dict[str, Any]:
     gold = read_held_out(model.recipe.data, model.task, "test").labels
     metric = model.task.metrics()[0]
     predictions = {
-        method: results.read(folder / "cells" / f"{method}-seed-{model.recipe.seed}")["predictions"]
+        method: results.read(folder / "cells" / cell_name(method, model.recipe.seed))["predictions"]
         for method in facts.metrics
     }
     chosen = registry.name_of("adaptations", model.recipe.adaptation)

@@ -120,7 +120,8 @@ def _advise(
     cells = Cells(output, base, rounds.read(output / _ROUNDS), torch.get_num_threads())
     clock = Clock(seconds, reserved=CORPUS_SHARE * seconds if corpus else 0.0)
     labels = sum(cells.rounds[0].rows.values())
-    known = PRIORS if labels <= MOST_LABELS else {}
+    is_of_numbers = getattr(base.task, "regression", False)
+    known = PRIORS if labels <= MOST_LABELS and not is_of_numbers else {}
     search = Search(cells.run, lambda method: candidate_rates(method, base), _forecast(base, cells), clock, known)
     search.try_methods([method for method in METHODS if not method.is_trained])
     learning = curve.measure(search.results, cells, clock)

@@ -31,8 +31,10 @@ def write(output: Path, corpus: Sequence[Path | StoredObject], column: str, most
     folder = output / f"unlabeled-{config.fingerprint([described, column, most])}"
     if not artifact.is_complete(folder):
         files = [str(file.absolute()) if isinstance(file, Path) else file.url for file in corpus]
-        documents = readers.documents(CorpusConfig(files=files), Receipt())
+        receipt = Receipt()
+        documents = readers.documents(CorpusConfig(files=files), receipt)
         rows = [document.text for document in islice(documents, most)]
+        receipt.warn("advise")
         with artifact.staged(folder, _KIND, rows=len(rows)) as staging:
             pq.write_table(pa.table({column: pa.array(rows, pa.string())}), staging / _FILE)
     return folder / _FILE, int(artifact.read_manifest(folder)["rows"])

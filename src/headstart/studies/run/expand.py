@@ -150,7 +150,7 @@ def _add(graph: Graph, study: Study, point: Point, system: System, recipes: dict
         if corpus is not None and pretrain is None and corpus_hash(corpus).startswith(ABSENT):
             if recipe["model"] not in graph.unsearched:
                 graph.unsearched.append(recipe["model"])
-        elif corpus is not None and isinstance(recipe["data"]["test"], str) and "dataset" not in recipe["data"]:
+        elif corpus is not None and isinstance(recipe["data"]["test"], str | list) and "dataset" not in recipe["data"]:
             overlap = graph.add(overlap_node(recipe, corpus))
             graph.overlaps.setdefault(point.context(study), {})[system] = overlap.id
 

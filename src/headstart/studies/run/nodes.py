@@ -56,7 +56,7 @@ class OverlapRecipe(Section):
     """The test set to search for, and the corpus to search."""
 
     task: TaskSection
-    test: str
+    test: str | list[str]
     test_rows: int | None = None
     corpus: mixture.Corpus
     words: int = 13
@@ -93,6 +93,7 @@ def finetune_node(recipe: dict[str, Any], pretraining: Node | None = None) -> No
     inputs = _file_hashes(recipe["data"])
     if isinstance(recipe["forgetting"], str):
         inputs["forgetting"] = _content(recipe["forgetting"])
+    inputs |= {f"adaptation.{name}": _content(str(path)) for name, path in _paths_of_adaptation(recipe).items()}
     if pretraining is None:
         inputs["model"] = _content(recipe["model"])
     adapt_first = recipe.get("adapt_first")
@@ -131,7 +132,8 @@ def overlap_node(recipe: Mapping[str, Any], corpus: dict[str, Any]) -> Node:
     data = recipe["data"]
     settings = {"task": recipe["task"], "test": data["test"], "test_rows": data["test_rows"], "corpus": corpus}
     own = config.to_dict(config.fill(OverlapRecipe, settings))
-    inputs = {"test": _content(own["test"]), "corpus": corpus_hash(corpus)}
+    test = own["test"]
+    inputs = {"test": _rows_content(tuple(test) if isinstance(test, list) else test), "corpus": corpus_hash(corpus)}
     identity = {key: own[key] for key in ("task", "test_rows", "words")}
     identity["corpus"] = _without_paths(own["corpus"])
     return Node.addressed("overlap", own, identity, (), inputs)
@@ -153,12 +155,21 @@ def _identity(recipe: Mapping[str, Any]) -> dict[str, Any]:
     excluded = (*SET_BY_STUDY, "model", "forgetting")
     kept = {key: value for key, value in identity_of(recipe).items() if key not in excluded}
     kept["data"] = {key: value for key, value in recipe["data"].items() if not _is_path(key, value)}
+    hashed = _paths_of_adaptation(recipe)
+    if hashed:
+        kept["adaptation"] = {key: value for key, value in recipe["adaptation"].items() if key not in hashed}
     kept["forgetting"] = bool(recipe.get("forgetting"))
     if kept.get("adapt_first"):
         section = kept["adapt_first"]
         paths = ["folder", *(["texts"] if isinstance(section["texts"], list) else [])]
         kept["adapt_first"] = {key: value for key, value in section.items() if key not in paths}
     return kept
+
+
+def _paths_of_adaptation(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an adaptation reads besides the checkpoint: a teacher, and texts without labels."""
+    section = recipe.get("adaptation") or {}
+    return {name: section[name] for name in ("teacher", "texts") if section.get(name)}
 
 
 def _is_path(key: str, value: Any) -> bool:

@@ -11,6 +11,7 @@ import headstart
 from headstart import verbs
 from headstart.core import artifact
 from headstart.core.errors import ArtifactError
+from headstart.corpus.read.streamed import StreamedCorpus
 from headstart.stages.doctor import checkup
 
 
@@ -102,6 +103,16 @@ def test_repeated_text_is_reported(tmp_path, verses, recipe_of):
 def test_many_epochs_are_reported(run):
     rewrite(run, lambda lines: [line | ({"tokens": 1e7} if "tokens" in line else {}) for line in lines])
     assert "more than 4 epochs help little" in sentences(run, "warning")
+
+
+def test_the_first_window_of_a_streamed_corpus_says_nothing_about_epochs(run, monkeypatch):
+    rewrite(run, lambda lines: [line | ({"tokens": 1e7} if "tokens" in line else {}) for line in lines])
+    recipe = verbs.recipe_of_run(run)
+    shards = checkup._shards(run, recipe)
+    monkeypatch.setattr(checkup, "_shards", lambda folder, recipe: shards)
+    streamed = StreamedCorpus.model_validate({"files": recipe.corpus.files, "stream": True})
+    found = checkup.run(run, recipe.model_copy(update={"corpus": streamed}))
+    assert shards and not any("has read its text" in finding.sentence for finding in found)
 
 
 def test_without_its_text_a_run_is_judged_by_its_curve_only(run):

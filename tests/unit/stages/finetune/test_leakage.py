@@ -36,6 +36,13 @@ def texts() -> list[str]:
     return [" ".join(rng.choices(words, k=rng.randint(16, 40))) for _ in range(600)]
 
 
+def test_a_long_list_of_training_files_is_compared():
+    train = Examples({"text": ["a", "b"]}, [0, 1], ", ".join(f"data/train-{part:05d}.csv" for part in range(300)))
+    leakage.require_other_rows(train, Examples({"text": ["c", "d"]}, [0, 1], "test.csv"), "test")
+    with pytest.raises(DataError, match="has the same rows"):
+        leakage.require_other_rows(train, Examples({"text": ["b", "a"]}, [1, 0], "test.csv"), "test")
+
+
 def test_each_kind_is_counted_once(texts):
     train, test = texts[:300], texts[300:400]
     test[:3] = train[:3]

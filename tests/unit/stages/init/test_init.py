@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from headstart.stages.finetune.data import read_data
 from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.stages.init import columns, run
 from headstart.stages.init.run import InitOptions
-from headstart.stages.init.splits import normalized, split
+from headstart.stages.init.splits import split
 from headstart.stages.init.start import choose
 
 WORDS = [
@@ -203,5 +204,18 @@ def test_the_length_is_one_that_fine_tuning_accepts(checkpoint):
     assert lengths == {"bert": 128, "roberta": 128}
 
 
-def test_normalized_texts_are_equal_without_case_and_punctuation():
-    assert normalized("Hello,  WORLD!") == normalized("hello world") == "hello world"
+def test_a_recipe_is_valid_whatever_its_folder_is_called(tmp_path, checkpoint, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    data = tmp_path / "my: data #2.csv"
+    data.write_text(lines("text,label", ",", zip(sentences(), labels(), strict=True)), encoding="utf-8")
+    for output, name in ((None, "my: data #2"), (Path("."), "here")):
+        look = run.run(data, InitOptions(model=str(checkpoint("bert")), output=output))
+        assert config.load(look.folder / "finetune.yaml", FinetuneRecipe).output == Path("runs", name)
+    written = Path("my: data #2", "finetune.yaml").read_text(encoding="utf-8")
+    assert "headstart finetune 'my: data #2/finetune.yaml'" in written
+
+
+def test_texts_without_letters_and_texts_that_differ_in_marks_are_not_duplicates():
+    texts = ["Hello,  WORLD!", "hello world", "👍", "👎", "का कताब", "कि कताबी"]
+    assert split(texts, ["a", "a", "b", "c", "d", "e"], None).duplicates == 1

@@ -65,8 +65,6 @@ def test_diverse_rows_are_unsure_and_of_different_kinds():
     assert strategies.choose("margin", margins, 3, vectors_of) == list(np.argsort(margins)[:3])
     drawn = strategies.choose("random", margins, 5, vectors_of, seed=1)
     assert len(set(drawn)) == 5 and drawn == strategies.choose("random", margins, 5, vectors_of, seed=1)
-    with pytest.raises(RecipeError, match="331 rows are to be chosen from 330"):
-        strategies.choose("margin", margins, 331, vectors_of)
 
 
 def test_equal_vectors_give_as_many_rows_as_were_asked_for():
@@ -91,7 +89,9 @@ def test_a_filled_sheet_is_added_and_corrects_rows(model, pool, tmp_path, labell
     train = tmp_path / "train.csv"
     first = labelled_rows[100]
     with train.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["text", "label", "note"], [*first, "kept"], [*labelled_rows[101], ""]])
+        csv.writer(file).writerows(
+            [["text", "label", "note"], [*first, "kept"], [*labelled_rows[101], ""], [*first, "again"]]
+        )
     labels = sorted({label for _, label in labelled_rows})
     other = next(label for label in labels if label != first[1])
     chosen = Sheet(
@@ -105,9 +105,10 @@ def test_a_filled_sheet_is_added_and_corrects_rows(model, pool, tmp_path, labell
     chosen.write(tmp_path / "sheet.csv")
     assert "'=1+1" in (tmp_path / "sheet.csv").read_text(encoding="utf-8"), "a spreadsheet does not run it"
     done = add.run(tmp_path / "sheet.csv", model, train, tmp_path / "new.parquet")
-    assert (done["rows"], done["added"], done["replaced"], done["new_labels"]) == (3, 1, 1, [])
+    assert (done["rows"], done["added"], done["replaced"], done["new_labels"]) == (4, 1, 1, [])
     rows = pq.read_table(tmp_path / "new.parquet").to_pylist()
-    assert rows[0] == {"text": first[0], "label": other, "note": "kept"} and rows[2]["text"] == "=1+1 is a formula"
+    assert rows[0] == {"text": first[0], "label": other, "note": "kept"} and rows[3]["text"] == "=1+1 is a formula"
+    assert rows[2] == {**rows[0], "note": "again"}, "a text that occurs twice has one label"
     empty = Sheet([Chosen(1, {"text": "x"})], "label")
     empty.write(tmp_path / "empty.csv")
     with pytest.raises(DataError, match=r"no row .* has a label"):
@@ -116,6 +117,12 @@ def test_a_filled_sheet_is_added_and_corrects_rows(model, pool, tmp_path, labell
 
 def test_label_studio_reads_the_import_and_its_export_comes_back(model, pool, tmp_path, labelled_rows):
     choose.run(pool, model, tmp_path / "tasks.json", 4, strategy="margin")
+    with pytest.raises(RecipeError, match=r"9,999 rows are to be chosen from"):
+        choose.run(pool, model, tmp_path / "more.json", 9_999)
+    (tmp_path / "tasks.json").rename(tmp_path / "kept.json")
+    with pytest.raises(DataError, match=r"tasks\.xml exists already"):
+        choose.run(pool, model, tmp_path / "tasks.json", 4)
+    (tmp_path / "kept.json").rename(tmp_path / "tasks.json")
     tasks = json.loads((tmp_path / "tasks.json").read_text(encoding="utf-8"))
     labels = sorted({label for _, label in labelled_rows})
     interface = ET.parse(tmp_path / "tasks.xml").getroot()
@@ -156,6 +163,12 @@ def test_several_labels_are_marked_and_accepted(tmp_path):
     answers(tmp_path / "sheet.csv", rows, ["a", "b", "c"], "1", "3", "1", "2", "", "")
     assert [row["labels"] for row in cells(tmp_path / "sheet.csv")] == ["c;b", "c"]
     assert sheet.read(tmp_path / "sheet.csv", ["text"], "labels", ";").rows[0].labels == ["c", "b"]
+
+
+@pytest.mark.parametrize(("typed", "key"), [("\n", ""), ("\r", ""), (" ", " "), ("2", "2"), ("", "q")])
+def test_only_enter_accepts_a_guess(typed, key, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert ask._key() == key
 
 
 @pytest.mark.slow

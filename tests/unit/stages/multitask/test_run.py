@@ -167,6 +167,15 @@ def test_text_to_text_tasks_become_one_network(rows, t5, tmp_path):
         stage.run(recipe_with(rows, t5, tmp_path / "weighted", **settings), quiet=True)
 
 
+def test_a_task_that_trains_nothing_is_refused_by_name(rows, t5, tmp_path):
+    data = {"train": str(rows / "train.csv"), "validation": 10, "test": str(rows / "test.csv")}
+    prompt = {"task": {"kind": "prompt", "template": "{text} {label}"}, "data": data}
+    settings = {"tasks": {"one": prompt, "other": prompt}, "adaptation": {"name": "zero_shot"}, "compare_with": []}
+    recipe = recipe_with(rows, t5, tmp_path / "out", **settings)
+    with pytest.raises(RecipeError, match=r"tasks\.one has nothing to train"):
+        stage.run(recipe, quiet=True)
+
+
 def test_an_adaptation_that_shares_nothing_is_refused(rows, checkpoint, tmp_path):
     recipe = recipe_with(rows, checkpoint("bert"), tmp_path / "out", adaptation={"name": "features"})
     with pytest.raises(RecipeError, match="trains no parameter that the tasks share"):

@@ -141,6 +141,22 @@ def test_files_that_change_while_they_are_loaded_are_loaded_again(tasks, tmp_pat
     assert slot.hash == artifact.identity(tasks / "lora-pair") and slot.facts["inputs"] == ["text", "other"]
 
 
+def test_a_folder_beside_the_tasks_that_cannot_be_served_is_left_out(tasks, tmp_path, caplog):
+    folder = copied(tasks, tmp_path, "head", "lora")
+    with artifact.staged(folder / "head-onnx", "export") as staging:
+        (staging.path / "model.onnx").write_bytes(b"graph")
+    (folder / "lora" / "headstart.json").write_text("{", encoding="utf-8")
+    catalog = Catalog([folder], GB, Telemetry())
+    assert set(catalog.entries) == {"head"} and caplog.text.count("the task lora was not loaded") == 1
+    catalog.refresh()
+    assert caplog.text.count("the task lora") == 1 and "head-onnx" not in caplog.text
+    shutil.copy(tasks / "lora" / "headstart.json", folder / "lora" / "headstart.json")
+    catalog.refresh()
+    assert set(catalog.entries) == {"head", "lora"}
+    with pytest.raises(ArtifactError):
+        Catalog([folder / "head-onnx"], GB, Telemetry())
+
+
 def test_what_cannot_be_served_is_said_at_the_start(tasks, tmp_path, checkpoint):
     with pytest.raises(ArtifactError, match="no fine-tuned model"):
         Catalog([tmp_path], GB, Telemetry())

@@ -8,6 +8,7 @@ import pytest
 
 from headstart.core import artifact, config
 from headstart.core.errors import DataError, RecipeError
+from headstart.stages.finetune.recipe import FinetuneRecipe
 from headstart.studies import study as stage
 from headstart.studies.definition import Study
 from headstart.studies.run import expand, nodes
@@ -99,6 +100,36 @@ def test_an_address_depends_on_content_and_not_on_paths(files, tmp_path_factory)
     for path in files.glob("*.*"):
         (moved / path.name).write_bytes(path.read_bytes())
     assert build(study(moved)).nodes.keys() == before.nodes.keys()
+
+
+def test_the_content_of_a_teacher_is_a_part_of_the_address(files):
+    def train(folder: Path, weights: bytes) -> None:
+        with artifact.staged(folder, "model of finetune") as staging:
+            (staging.path / "model.safetensors").write_bytes(weights)
+
+    data = {"train": f"{files}/train.csv", "validation": 10, "test": f"{files}/test.csv"}
+
+    def address(teacher: Path) -> str:
+        nodes._content.cache_clear()
+        adaptation = {"name": "distillation", "teacher": str(teacher)}
+        raw = {"output": "out", "model": f"{files}", "task": {"kind": "classify"}, "data": data}
+        return nodes.finetune_node(config.to_dict(config.fill(FinetuneRecipe, raw | {"adaptation": adaptation}))).id
+
+    train(files / "teacher", b"weights")
+    before = address(files / "teacher")
+    (files / "teacher").rename(files / "elsewhere")
+    assert address(files / "elsewhere") == before
+    train(files / "teacher", b"other weights")
+    assert address(files / "teacher") != before
+
+
+def test_test_rows_in_several_files_are_searched_for(files):
+    (files / "test-2.csv").write_text(ROWS, encoding="utf-8")
+    for test in (f"{files}/test*.csv", [f"{files}/test.csv", f"{files}/test-2.csv"]):
+        base = study(files).base.model_dump()
+        base["finetune"]["data"]["test"] = test
+        graph = build(study(files, base=base))
+        assert len(kinds(graph)["overlap"]) == 1 and not graph.absent()
 
 
 def test_different_missing_files_have_different_addresses(files):

@@ -13,6 +13,8 @@ from headstart.stages.export.format import FOLDER, ExportedNetwork, ExportFormat
 from headstart.stages.export.source import Source
 from headstart.stages.export.tracing import save, trace
 from headstart.tasks.embed import Embed
+from headstart.tasks.multi_label import MultiLabel
+from headstart.tasks.tag import Tag
 
 GRAPH = "model.onnx"
 
@@ -82,6 +84,10 @@ def reading_of(task: Task) -> str:
         )  # fmt: skip
     if not task.labels:
         return ""
-    return (
-        f'labels = json.load(open("{FOLDER}/config.json"))["id2label"]\n[labels[str(row.argmax())] for row in output]\n'
-    )
+    labels = f'labels = json.load(open("{FOLDER}/config.json"))["id2label"]\n'
+    if isinstance(task, Tag):
+        return labels + "[[labels[str(i)] for i in tokens.argmax(-1)] for tokens in output]  # one for each token\n"
+    if isinstance(task, MultiLabel):
+        logit = np.log(task.threshold / (1 - task.threshold))
+        return labels + f"[[labels[str(i)] for i in (row >= {logit:.4g}).nonzero()[0]] for row in output]\n"
+    return labels + "[labels[str(row.argmax())] for row in output]\n"
