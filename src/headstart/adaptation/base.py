@@ -38,6 +38,8 @@ def labels_texts(task: Task, family: str) -> bool:
 class BaseAdaptation:
     """Defaults for an adaptation that trains a model with the task's loss; subclasses override them."""
 
+    recomputable: ClassVar[bool] = True
+    """False if a layer does not compute the same again in the backward pass, as activation checkpointing needs."""
     needs_whole_weights: ClassVar[str] = ""
     """Why the method cannot be trained with sharded weights, as a clause with the method as its subject; or empty."""
 

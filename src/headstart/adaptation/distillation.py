@@ -81,6 +81,12 @@ class TeacherDistillation(BaseAdaptation):
         """Load the checkpoint with a new head, all parameters trainable, and the frozen teacher."""
         model = source.pretrained()
         self._teacher = self._load(model)
+        if self.config.hidden and model.config.is_encoder_decoder:
+            raise RecipeError(
+                f"adaptation.hidden is {self.config.hidden:g}, but the student is an encoder-decoder",
+                allowed="Hidden states are compared in encoders and decoders",
+                do="Set adaptation.hidden to 0",
+            )
         if self.config.attention_maps:
             require_scores(model, self._teacher, "adaptation.attention_maps")
         return model

@@ -21,6 +21,7 @@ class PrefixTuning(VirtualTokens):
     """Prefix tuning: freeze the model and train keys and values that precede those of the text in every layer."""
 
     paper: ClassVar[str] = "Li & Liang 2021, prefix tuning; Liu et al. 2022, P-tuning v2"
+    recomputable: ClassVar[bool] = False
 
     class Config(VirtualTokenSettings):
         """The length of the prefix, and its reparametrization."""

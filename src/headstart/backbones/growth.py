@@ -116,14 +116,16 @@ def widen_layers(model: PreTrainedModel, hidden: int) -> PreTrainedModel:
         setattr(config, name, times * getattr(config, name))
     grown = type(model)(config)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    output: Any = model.get_output_embeddings()
+    is_tied = output is not None and id(output.weight) in tables
     weights, widened = model.state_dict(keep_vars=True), {}
     for name, value in grown.state_dict().items():
         source = weights[name]
         reads_copies = source.dim() == 2 and id(source) not in tables and value.shape[1] > source.shape[1]
         weight = _split(source.detach(), times) if reads_copies else source.detach()
         weight = weight.repeat([new // old for new, old in zip(value.shape, weight.shape, strict=True)])
-        # The output layer is tied to the embeddings, which are repeated and not split, so its input is scaled down.
-        if name.startswith(_NORM_BEFORE_OUTPUT[config.model_type]):
+        # A tied output layer is that of the embeddings, which are repeated and not split, so its input is scaled down.
+        if is_tied and name.startswith(_NORM_BEFORE_OUTPUT[config.model_type]):
             weight = weight / times
         widened[name] = weight
     grown.load_state_dict(widened)

@@ -156,7 +156,10 @@ def output_beside(name: str | Path, suffix: str) -> Path:
         return Path("runs") / f"{str(name).removeprefix(PACKAGE_SCHEME)}-{suffix}"
     hub = parse(name)
     if hub is None:
-        return Path(name).with_name(f"{Path(name).resolve().name}-{suffix}")
+        path = Path(name)
+        # `.` and `..` have no name.
+        path = path.resolve() if path.name in ("", "..") else path
+        return path.with_name(f"{path.resolve().name}-{suffix}")
     return Path("runs") / "-".join([*re.split("[/@]", str(hub))[1:], suffix])
 
 

@@ -228,8 +228,14 @@ def identity(folder: Folder) -> str:
     folder = Path(folder)
     if is_complete(folder):
         return content_hash(read_manifest(folder))
-    parts = [f"{p.relative_to(folder)}:{sha256(p)}" for p in sorted(folder.glob("*")) if p.is_file()]
+    # Sentence encoders have layers in subfolders; hidden ones, such as .git, are not of the model.
+    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and not _is_in_hidden_folder(p.relative_to(folder))]
+    parts = [f"{p.relative_to(folder).as_posix()}:{sha256(p)}" for p in paths]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _is_in_hidden_folder(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts[:-1])
 
 
 def content_hash(manifest: Mapping[str, Any]) -> str:

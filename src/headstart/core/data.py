@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headstart.core.errors import ArtifactError
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
@@ -91,6 +93,17 @@ class Vocabulary:
     """For a tokenizer that was extended: each new id → the older ids that encoded the same text before."""
     tokens: Sequence[str] = field(default=(), repr=False)
     """The tokens as strings, by id, for networks that read characters."""
+
+    def require(self, name: Literal["cls", "mask"]) -> int:
+        """Return the id of a special token that an objective writes; raises if the tokenizer has none."""
+        token: int = getattr(self, name)
+        if token < 0:
+            raise ArtifactError(
+                f"the tokenizer has no {name} token",
+                allowed="This objective writes one into its rows",
+                do="Train a tokenizer, set tokenizer.path to another one, or choose another objective",
+            )
+        return token
 
     @cached_property
     def ordinary(self) -> Ints:

@@ -56,7 +56,7 @@ def first_line(error: Exception) -> str:
 
 def shorten(text: str, length: int = 60) -> str:
     """Return a text of at most `length` characters, with … in place of what was cut off."""
-    return text if len(text) <= length else text[: length - 3] + "…"
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _printable(text: str) -> str:

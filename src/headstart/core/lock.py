@@ -27,8 +27,8 @@ class FolderLock:
     """Exclusive lock on a folder: `with FolderLock(folder): …`.
 
     It is a POSIX record lock on a file. The kernel releases it when the process ends, even by SIGKILL. It belongs to
-    the process and not to its children, so a worker that outlives a killed run does not keep the folder locked, and
-    one process may lock a folder twice.
+    the process and not to its children, so a worker that outlives a killed run does not keep the folder locked. A
+    process must not lock a folder twice: the lock is gone when the first of the two is released.
     """
 
     def __init__(self, folder: Path, *, path: Path | None = None, wait: bool = False) -> None:

@@ -99,11 +99,11 @@ def _feistel(values: npt.NDArray[np.uint64], half_bits: int, keys: npt.NDArray[n
     shift, low = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = values >> shift, values & low
     for key in keys:
-        left, right = right, left ^ (_mix(right ^ key) & low)
+        left, right = right, left ^ (mix_bits(right ^ key) & low)
     return (left << shift) | right
 
 
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Scramble 64-bit words (the finalizer of splitmix64, Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

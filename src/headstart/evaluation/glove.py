@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -73,9 +74,11 @@ def _vectors(path: str) -> tuple[dict[str, int], Floats]:
                 words, vectors = arrays["words"].tolist(), arrays["vectors"].astype(np.float64)
         else:
             with open(path, encoding="utf-8") as lines:
-                parts = [line.rstrip("\n").split(" ") for line in lines]
+                first = next(lines, "").rstrip("\n").split(" ")
+                # Some tokens of the largest files contain spaces.
+                parts = [first, *(line.rstrip("\n").rsplit(" ", len(first) - 1) for line in lines)]
             words, vectors = [part[0] for part in parts], np.array([part[1:] for part in parts], dtype=np.float64)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as word vectors ({error})",
             allowed="One word and its numbers per line, or an npz of `words` and `vectors`",

@@ -27,6 +27,8 @@ class BaseObjective:
 
     auto_class: ClassVar[str] = "AutoModelForMaskedLM"
     """The name of the transformers auto class of the network and its head."""
+    recomputable: ClassVar[bool] = True
+    """False if a layer does not compute the same again in the backward pass, as activation checkpointing needs."""
     same_passes: ClassVar[bool] = True
     """True if batches with the same number of rows make the same forward passes, which sharded weights require."""
 

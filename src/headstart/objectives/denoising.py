@@ -67,7 +67,10 @@ class Denoising(OneRowObjective):
             rng = generator(seed, sample.epoch, sample.index, "denoising")
             for name in self.config.noise:
                 columns = self._apply(name, columns, layout, rng)
-            inputs[row, : len(columns)] = np.where(columns == noise.MASKED, vocabulary.mask, rows.ids[row, columns])
+            shown, is_masked = rows.ids[row, columns], columns == noise.MASKED
+            inputs[row, : len(columns)] = (
+                np.where(is_masked, vocabulary.require("mask"), shown) if is_masked.any() else shown
+            )
             attention[row, : len(columns)] = 1
         labels = rows.ids[:, _frame_width(rows.ids, vocabulary) :].copy()
         predicted = ~vocabulary.special[labels] | (labels == vocabulary.sep)

@@ -88,7 +88,7 @@ class MaskedLM(BaseObjective):
         labels[used] = tokens = ids[targets]
         draw, mask = draws[used], self.config.mask
         random_or_kept = np.where(draw < mask + self.config.random, ordinary[random_ids[used]], tokens)
-        ids[targets] = np.where(draw < mask, vocabulary.mask, random_or_kept)
+        ids[targets] = np.where(draw < mask, vocabulary.require("mask") if mask else -1, random_or_kept)
         batch = {
             "input_ids": torch.from_numpy(ids),
             "positions": torch.from_numpy(positions),

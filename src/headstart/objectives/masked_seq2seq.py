@@ -87,7 +87,7 @@ class MaskedSeq2Seq(TextObjective):
         labels = np.take_along_axis(ids, positions, axis=1)
         special, mask = vocabulary.special[labels], self.config.mask
         random_or_kept = np.where(draws < mask + self.config.random, random_ids, labels)
-        shown = np.where(draws < mask, vocabulary.mask, random_or_kept)
+        shown = np.where(draws < mask, vocabulary.require("mask") if mask else -1, random_or_kept)
         np.put_along_axis(ids, positions, np.where(special, labels, shown), axis=1)
         weights = (~special | (labels == vocabulary.sep)).astype(np.float32)
         arrays = {"input_ids": ids, "positions": positions, "labels": labels, "weights": weights}

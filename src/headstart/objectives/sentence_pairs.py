@@ -172,7 +172,11 @@ class SentencePairs(BaseObjective, ABC):
         sample, start = rows.samples[row], int(rows.second_start[row])
         rng = generator(seed, sample.epoch, sample.index, "sentence pairs")
         ids, negative = (tokens[tokens != vocabulary.pad] for tokens in (rows.ids[row], rows.negative_ids[row]))
-        return self.arrange(ids[1 : start - 1], ids[start:-1], negative, rng)
+        first, second = ids[1 : start - 1], ids[start:-1]
+        # The token of the text's language stays where it is: moved, it would give the label away.
+        tags = int(np.argmin([*np.isin(first, list(vocabulary.added.values())), False]))
+        a, b, label = self.arrange(first[tags:], second, negative, rng)
+        return np.concatenate([first[:tags], a]), b, label
 
     def _mask(self, ids: Ints, rows: Rows, vocabulary: Vocabulary, seed: int) -> dict[str, torch.Tensor]:
         """Mask each row without its padding; returns input_ids, positions, labels and weights of all rows."""

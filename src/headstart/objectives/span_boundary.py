@@ -113,7 +113,7 @@ class SpanBoundary(BaseObjective):
                 spans.append((row, start, stop))
                 draw = rng.random()
                 if draw < self.config.mask:
-                    replacements.append(np.full(stop - start, vocabulary.mask))
+                    replacements.append(np.full(stop - start, vocabulary.require("mask")))
                 elif draw < self.config.mask + self.config.random:
                     replacements.append(ordinary[rng.integers(0, len(ordinary), size=stop - start)])
                 else:

@@ -102,7 +102,7 @@ class SpanCorruption(OneRowObjective):
         predicted = ~vocabulary.special[labels] | np.isin(labels, [*sentinels, *end])
         arrays = {"input_ids": np.stack(inputs), "labels": labels, "weights": predicted.astype(np.float32)}
         if self.is_decoder:
-            arrays = self._in_one_row(vocabulary.cls, **arrays)
+            arrays = self._in_one_row(vocabulary.require("cls"), **arrays)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _read(self, length: int) -> int:

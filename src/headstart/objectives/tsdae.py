@@ -39,6 +39,7 @@ class TSDAE(TextObjective):
 
     paper: ClassVar[str] = "Wang et al. 2021, TSDAE"
     families: ClassVar[tuple[str, ...]] = ("encoder",)
+    recomputable: ClassVar[bool] = False
 
     class Config(Section):
         """The fraction of words to delete, and the sentence vector."""

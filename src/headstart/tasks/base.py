@@ -15,6 +15,12 @@ from headstart.core.lazy import torch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+PRETRAINING_HEADS = {
+    "encoder": "AutoModelForMaskedLM",
+    "decoder": "AutoModelForCausalLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+}
+"""The auto class of the pre-training head, by family."""
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 

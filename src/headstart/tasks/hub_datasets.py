@@ -57,7 +57,8 @@ def locate(source: DatasetSplit) -> TableFiles:
 
 def _listed_files(card: Path, source: DatasetSplit) -> tuple[str | None, Patterns]:
     """Return the name of the configuration and its files, as the card lists them; no files if it lists none."""
-    configs = {str(entry.get("config_name")): entry for entry in _front_matter(card).get("configs") or []}
+    entries = _front_matter(card).get("configs") or []
+    configs = {str(entry.get("config_name")): entry for entry in entries if isinstance(entry, dict)}
     if not configs:
         return source.config, {}
     is_only = len(configs) == 1

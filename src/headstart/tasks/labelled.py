@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from headstart.core import registry
 from headstart.core.data import ColumnKind, Examples, InputColumn
-from headstart.core.errors import DataError
+from headstart.core.errors import DataError, shorten
 from headstart.core.log import logger
 from headstart.core.randomness import permute
 from headstart.tasks import tables
@@ -36,7 +37,10 @@ TEXT = ColumnKind("a text", _is_text, is_text=True)
 TEXTS = ColumnKind("a list of texts, one or more", lambda value: _is_list(value, _is_text))
 LABEL = ColumnKind("a label: a word or a number", is_label)
 LABELS = ColumnKind("a list of labels, each a word or a number", lambda value: _is_list(value, is_label))
-NUMBER = ColumnKind("a number", lambda value: is_label(value) and not isinstance(value, str | bool))
+NUMBER = ColumnKind(
+    "a finite number",
+    lambda value: is_label(value) and not isinstance(value, str | bool) and math.isfinite(value),
+)
 
 
 def read(source: TableSource, columns: Sequence[InputColumn], skip_incomplete: bool = False) -> Examples:
@@ -204,5 +208,4 @@ def _incomplete(located: TableFiles, values: Mapping[str, list[Any]], faulty: Ma
 
 def shortened(value: Any) -> str:
     """Return the repr of a value, cut to 80 characters for error messages."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return shorten(repr(value), 80)

@@ -17,20 +17,13 @@ from headstart.core.config import Section
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import RecipeError
 from headstart.core.lazy import F, torch
-from headstart.tasks.base import MODEL_INPUTS, BaseTask, by_example
+from headstart.tasks.base import MODEL_INPUTS, PRETRAINING_HEADS, BaseTask, by_example
 from headstart.tasks.framing import frame, start_token
 from headstart.tasks.labelled import TEXT
+from headstart.tasks.word_scores import MAX_LOGITS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_CLASSES = {
-    "encoder": "AutoModelForMaskedLM",
-    "decoder": "AutoModelForCausalLM",
-    "encoder-decoder": "AutoModelForSeq2SeqLM",
-}
-_MAX_LOGITS = 1 << 26
-"""Logits per forward pass without gradients: 256 MB in float32."""
 
 
 class LanguageModel(BaseTask):
@@ -60,7 +53,7 @@ class LanguageModel(BaseTask):
 
     def auto_class(self, family: str) -> str:
         """Return the auto class with the pre-training head."""
-        return _CLASSES[family]
+        return PRETRAINING_HEADS[family]
 
     def columns(self, split: Split) -> Sequence[InputColumn]:
         """Return the text column; there is no gold column."""
@@ -98,7 +91,7 @@ class LanguageModel(BaseTask):
     def predict(self, model: PreTrainedModel, batch: Batch) -> list[Any]:
         """Return the nats of each window, computed in chunks that bound the memory of the logits."""
         rows, width = batch["labels"].shape
-        chunk = max(1, _MAX_LOGITS // max(1, width * model.config.vocab_size))
+        chunk = max(1, MAX_LOGITS // max(1, width * model.config.vocab_size))
         parts = [{name: t[start : start + chunk] for name, t in batch.items()} for start in range(0, rows, chunk)]
         nats = torch.cat([self._nats(model, part) for part in parts])
         return [np.asarray(value) for value in nats.double().cpu().numpy()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from headstart.core.data import Batch
-from headstart.tasks.base import Padding
+from headstart.tasks.base import PRETRAINING_HEADS, Padding
 from headstart.tasks.word_scores import word_scores
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ BLANK = Field(
     "which the decoder writes the word; mask: [MASK], and the decoder writes the whole text, as in BART; none: "
     "nothing, and the decoder writes the word, as a fine-tuned model does. Default: the first that the tokenizer has",
 )
-
-_CLASSES = {
-    "encoder": "AutoModelForMaskedLM",
-    "decoder": "AutoModelForCausalLM",
-    "encoder-decoder": "AutoModelForSeq2SeqLM",
-}
-"""The auto class with the pre-training head, by family."""
 
 
 class Untrained:
@@ -59,7 +52,7 @@ class Prompted(Untrained):
 
     def auto_class(self, family: str) -> str:
         """Return the auto class with the pre-training head."""
-        return _CLASSES[family]
+        return PRETRAINING_HEADS[family]
 
     def head_settings(self) -> dict[str, Any]:
         """Return no settings: the pre-training head is used."""

@@ -84,10 +84,13 @@ class CheckpointFolder:
                 do="Complete the folder",
             )
         largest = max(tokenizer.get_vocab().values(), default=0)
-        if largest >= self.config.vocab_size:
+        # The config of a network that wraps another one contains that of the plain network.
+        plain = getattr(self.config, "plain", None)
+        vocab_size = (self.config if plain is None else plain()).vocab_size
+        if largest >= vocab_size:
             raise ArtifactError(
                 f"the tokenizer in {self.path} has the token id {largest:,}, but the network has embeddings for "
-                f"{self.config.vocab_size:,} tokens",
+                f"{vocab_size:,} tokens",
                 allowed="Tokenizer and network must belong together",
                 do="Restore the folder, or use another one",
             )

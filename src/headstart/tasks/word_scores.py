@@ -11,8 +11,8 @@ from headstart.core.lazy import torch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_MAX_LOGITS = 1 << 26
-"""Logits per forward pass: 256 MB in float32."""
+MAX_LOGITS = 1 << 26
+"""Logits per forward pass without gradients: 256 MB in float32."""
 _MIN_SHARED_PREFIX = 32
 """Length in tokens from which on it pays to run a prefix that all rows share only once."""
 
@@ -27,7 +27,7 @@ def word_scores(model: PreTrainedModel, batch: Batch) -> list[Any]:
     is_causal = has_option and not model.config.is_encoder_decoder
     written = batch.get("labels", batch["input_ids"])
     width = len(torch.unique(batch["positions"])) if is_causal else written.shape[1]
-    chunk = max(1, _MAX_LOGITS // (width * model.config.vocab_size))
+    chunk = max(1, MAX_LOGITS // (width * model.config.vocab_size))
     all_scores: list[Any] = []
     for start in range(0, len(batch["input_ids"]), chunk):
         part = {name: tensor[start : start + chunk] for name, tensor in batch.items()}

@@ -41,9 +41,10 @@ class SegmentRows:
         """Count the rows of each document and check that there is at least one."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
         self._room = shape.length - _FRAME
-        if min(vocabulary.cls, vocabulary.sep, vocabulary.pad) < 0:
+        frame = (vocabulary.cls, vocabulary.sep)
+        if min(*frame, vocabulary.pad) < 0 or vocabulary.pad in frame:
             raise ArtifactError(
-                "the tokenizer has no [CLS], no [SEP] or no [PAD]",
+                "the tokenizer has no [CLS], no [SEP], or no [PAD] that differs from them",
                 allowed="Rows of two segments need all three",
                 do="Train a tokenizer, or set tokenizer.path to another one",
             )

@@ -23,9 +23,10 @@ class SentenceRows:
     def __init__(self, shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> None:
         """Check that there is a sentence, and that the tokenizer can frame and pad it."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
-        if min(vocabulary.cls, vocabulary.sep, vocabulary.pad) < 0:
+        frame = (vocabulary.cls, vocabulary.sep)
+        if min(*frame, vocabulary.pad) < 0 or vocabulary.pad in frame:
             raise ArtifactError(
-                "the tokenizer has no [CLS], no [SEP] or no [PAD]",
+                "the tokenizer has no [CLS], no [SEP], or no [PAD] that differs from them",
                 allowed="Rows of one sentence need all three",
                 do="Train a tokenizer, or set tokenizer.path to another one",
             )

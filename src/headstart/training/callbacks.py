@@ -10,6 +10,7 @@ list of every process, because all processes take part; callbacks that only repo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ class LoggingCallback(Callback):
 
     def on_train_begin(self, loop: Loop) -> None:
         """Start measuring the speed."""
-        self._last_time, self._last_tokens = time.monotonic(), loop.progress.tokens
+        self._last_time, self._last_tokens = _training_time(loop), loop.progress.tokens
         self._last_flops, self._peak = loop.progress.flops, loop.train_step.peak_flops
 
     def on_step_end(self, loop: Loop, result: StepResult) -> None:
@@ -74,7 +75,7 @@ class LoggingCallback(Callback):
         if progress.step % self.logging_steps and fraction < 1:
             return
         loop.synchronize()
-        now = time.monotonic()
+        now = _training_time(loop)
         speed = (progress.tokens - self._last_tokens) / max(now - self._last_time, 1e-9)
         per_second = (progress.flops - self._last_flops) / max(now - self._last_time, 1e-9)
         self._last_time, self._last_tokens, self._last_flops = now, progress.tokens, progress.flops
@@ -86,6 +87,11 @@ class LoggingCallback(Callback):
             **({} if loop.train_step.loss_scale is None else {"loss_scale": progress.loss_scale}),
         })  # fmt: skip
         progress.recent.clear()
+
+
+def _training_time(loop: Loop) -> float:
+    """Return a clock that stands still while the loop evaluates or saves."""
+    return time.monotonic() - loop.paused
 
 
 class EvaluationCallback(Callback):
@@ -102,8 +108,9 @@ class EvaluationCallback(Callback):
     def on_step_end(self, loop: Loop, result: StepResult) -> None:
         """Evaluate if an evaluation is due, and at the end of the budget."""
         if self._due(loop) > self._done or loop.fraction_done() >= 1:
-            self._done = self._due(loop)
             loop.evaluate()
+            # Of evaluations that came due meanwhile, which a time budget allows, none is made up for.
+            self._done = self._due(loop)
 
     def on_train_end(self, loop: Loop) -> None:
         """Evaluate weights that have not been evaluated.
@@ -124,7 +131,8 @@ class BestWeightsCallback(Callback):
     def on_evaluate(self, loop: Loop, metrics: Mapping[str, float]) -> None:
         """Copy the trained weights if the score is the best so far."""
         progress, score = loop.progress, next(iter(metrics.values()))
-        if progress.best_score is None or score > progress.best_score:
+        best = progress.best_score
+        if not math.isnan(score) and (best is None or math.isnan(best) or score > best):
             progress.best_score, progress.best_step, progress.unimproved = score, progress.step, 0
             loop.best = loop.trained_weights()
         else:

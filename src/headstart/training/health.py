@@ -107,6 +107,8 @@ def check_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = Tru
     finite = [pair for pair in values if math.isfinite(pair[1])] or values
     best_step, best = (min if lower_is_better else max)(finite, key=lambda pair: pair[1])
     _, last = values[-1]
+    if not math.isfinite(last):
+        return [Finding("problem", f"The held-out {name} is {last} at the last evaluation. Lower the learning rate.")]
     worse = (last - best if lower_is_better else best - last) / max(abs(best), 1e-9)
     overfits = (
         f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} at the last evaluation: "

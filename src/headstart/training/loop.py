@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -119,6 +120,7 @@ class Loop:
         self.best: dict[str, torch.Tensor] = {}
         self.validation: dict[str, float] | None = None
         self.should_stop = False
+        self.paused = 0.0
         self._trained = {name for group in groups for name in group.names}
         self._stop: bool | None = None
         self._unread: list[tuple[int, Gradients, Callable[[], list[Sample]], BatchSource]] = []
@@ -202,7 +204,9 @@ class Loop:
 
     def evaluate(self) -> None:
         """Evaluate the current weights, log the metrics, and pass them to all callbacks."""
-        self.validation = self.validate()
+        self.synchronize()
+        with self._paused():
+            self.validation = self.validate()
         if self.validation:
             self.log({f"validation/{name}": value for name, value in self.validation.items()})
             self._notify("on_evaluate", self.validation)
@@ -226,7 +230,10 @@ class Loop:
         self._notify("on_save_begin")
         self._synchronize_clock()
         train_state = TrainState(self.learner.module, self.optimizer, self.progress, self.best)
-        return self.saver.save(train_state, self.train_step.parallel.sharded, partial(self._notify, "on_save"), wait)
+        with self._paused():
+            return self.saver.save(
+                train_state, self.train_step.parallel.sharded, partial(self._notify, "on_save"), wait
+            )
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the trained weights, on the CPU."""
@@ -315,6 +322,15 @@ class Loop:
     def _notify(self, point: str, *arguments: object) -> None:
         for callback in self.callbacks:
             getattr(callback, point)(self, *arguments)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Count the time of the block as time in which nothing is trained."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.paused += time.monotonic() - start
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started

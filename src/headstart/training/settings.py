@@ -6,12 +6,22 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from headstart.core import registry
 from headstart.core.config import Section
 from headstart.training.budget import Budget
 
 DEVICE = "HEADSTART_DEVICE"
 """The environment variable that chooses the device where no recipe does; worker processes inherit it."""
 DEVICE_PATTERN = r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$"
+
+
+def require_recomputable(training: TrainingSettings, group: str, name: str) -> None:
+    """Raise a ValueError, for use in a validator, if layers are computed again that compute something else then."""
+    if training.activation_checkpointing != "none" and not getattr(registry.resolve(group, name), "recomputable", True):
+        raise ValueError(
+            f"training.activation_checkpointing is {training.activation_checkpointing}, but the layers of {name!r} "
+            "compute something else when the backward pass runs them again. Set it to none."
+        )
 
 
 class TrainingSettings(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -125,14 +126,18 @@ class TrainStep:
     def row_losses(self, feed: BatchSource, samples: Sequence[Sample]) -> dict[Sample, float]:
         """Return the loss per prediction of each row separately, without dropout, computed in this process.
 
-        Empty under FSDP, where no single process can run the module.
+        Empty under FSDP, where no single process can run the module. The other processes wait meanwhile, so after a
+        tenth of `training.ddp_timeout` the remaining rows are left out.
         """
+        end = time.monotonic() + self.settings.ddp_timeout / 10
         losses: dict[Sample, float] = {}
         if self.parallel.sharded:
             return losses
         self.learner.module.eval()
         with torch.no_grad(), self.eager(), self.autocast():
             for sample in samples:
+                if time.monotonic() > end:
+                    break
                 batch = feed.batch([sample])
                 loss = self.learner.module(self._on_device(batch))
                 losses[sample] = float(loss) / max(self.learner.weight(batch), 1.0)

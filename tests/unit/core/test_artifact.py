@@ -345,7 +345,13 @@ def test_identity_depends_on_the_content_alone(tmp_path):
     (plain / "config.json").write_text("{}")
     before = artifact.identity(plain)
     (plain / "config.json").write_text("{ }")
-    assert artifact.identity(plain) != before
+    changed = artifact.identity(plain)
+    (plain / ".git").mkdir()
+    (plain / ".git" / "HEAD").write_text("main")
+    assert artifact.identity(plain) == changed != before
+    (plain / "1_Pooling").mkdir()
+    (plain / "1_Pooling" / "config.json").write_text("{}")
+    assert artifact.identity(plain) != changed
 
 
 def test_the_manifest_is_json_with_unescaped_letters(tmp_path):

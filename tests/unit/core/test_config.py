@@ -245,7 +245,7 @@ def test_numbers_are_parsed_as_numbers(tmp_path, text, value):
     assert parsed == value and type(parsed) is type(value)
 
 
-@pytest.mark.parametrize("text", ["3 epochs", "1e", "e3", "1-2", "v1e3", "12:30 h"])
+@pytest.mark.parametrize("text", ["3 epochs", "1e", "e3", "1-2", "v1e3", "12:30 h", "12:30", "1:30.5", "010", "0b1"])
 def test_words_with_digits_stay_strings(tmp_path, text):
     assert config.parse(written(tmp_path, f"x: {text}\n"))["x"] == text
 

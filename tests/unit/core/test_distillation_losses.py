@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import LlamaConfig, LlamaModel
 
 from headstart.core.distillation_losses import (
+    attention_scores,
     cosine_distance,
     layer_map,
     soft_label_loss,
@@ -38,6 +40,18 @@ def test_angles_and_squares():
     assert cosine_distance(3 * teacher, teacher).abs().max() < 1e-6
     expected = F.mse_loss(student, teacher, reduction="none").mean(-1)
     torch.testing.assert_close(squared_distance(student, teacher), expected)
+
+
+def test_scores_of_heads_that_share_keys_are_those_of_each_head():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    model = LlamaModel(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+    ids = torch.arange(3, 15)[None]
+    plain = model(input_ids=ids).last_hidden_state
+    with attention_scores(model):
+        output = model(input_ids=ids, output_attentions=True)
+    assert torch.allclose(output.last_hidden_state, plain, atol=1e-5)
+    assert [scores.shape for scores in output.attentions] == [(1, 4, 12, 12)] * 2
 
 
 def test_layers_are_mapped_evenly_or_as_given():

@@ -11,6 +11,7 @@ from headstart.core.errors import (
     RecipeError,
     ResourceError,
     error_from_dict,
+    shorten,
 )
 
 
@@ -41,3 +42,7 @@ def test_an_error_class_defined_elsewhere_is_rebuilt_as_the_base_class():
 
     error = error_from_dict(DivergedError("the loss is NaN").to_dict())
     assert type(error) is HeadstartError and str(error) == "the loss is NaN."
+
+
+def test_a_long_text_is_cut_to_the_given_length():
+    assert shorten("abc", 3) == "abc" and shorten("abcd", 3) == "ab…"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from headstart.core.data import Vocabulary
 from headstart.core.errors import ArtifactError
 from headstart.core.vocabulary import vocabulary_of
 
@@ -32,6 +34,14 @@ def table(words: list[str]) -> dict[str, int]:
 def starts(tokenizer, words: list[str]) -> dict[str, bool]:
     vocabulary = vocabulary_of(tokenizer)
     return {word: bool(vocabulary.starts_word[tokenizer.convert_tokens_to_ids(word)]) for word in words}
+
+
+def test_a_token_that_an_objective_writes_must_exist():
+    flags = np.zeros(9, dtype=bool)
+    vocabulary = Vocabulary(9, pad=0, cls=1, sep=2, mask=-1, special=flags, starts_word=flags)
+    assert vocabulary.require("cls") == 1
+    with pytest.raises(ArtifactError, match="the tokenizer has no mask token"):
+        vocabulary.require("mask")
 
 
 def test_wordpiece_words_continue_with_a_prefix():

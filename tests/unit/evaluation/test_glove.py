@@ -62,6 +62,18 @@ def test_it_explains_where_it_does_not_apply(vectors, monkeypatch, tmp_path):
         glove.glove(toy, toy, toy, metric="accuracy", seed=0)
 
 
+def test_a_token_may_contain_spaces(tmp_path):
+    (tmp_path / "vectors.txt").write_text("good 1 2\n. . . 3 4\n", encoding="utf-8")
+    assert glove.average(["good"], str(tmp_path / "vectors.txt")).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and then it ends"])
+def test_a_damaged_archive_is_refused(content, tmp_path):
+    (tmp_path / "vectors.npz").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as word vectors"):
+        glove.average(["good"], str(tmp_path / "vectors.npz"))
+
+
 def test_a_file_without_vectors_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "broken.txt"
     path.write_text("good one two\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -19,6 +20,7 @@ from headstart.core.vocabulary import vocabulary_of
 from headstart.objectives import NextSentence, SentenceOrder
 from headstart.tokens import shards
 from headstart.tokens.rows import cut
+from headstart.tokens.tagged_rows import TaggedRows
 
 PAD, CLS, SEP, MASK, SPECIAL, SIZE = 0, 2, 3, 4, 5, 500
 ENCODERS = ("bert", "roberta", "modernbert", "deberta-v2", "albert", "electra")
@@ -50,6 +52,27 @@ def segments(ids: np.ndarray) -> tuple[list[int], list[int]]:
     ends = np.flatnonzero(ids == SEP)
     assert ids[0] == CLS and len(ends) == 2 and (ids[ends[1] + 1 :] == PAD).all()
     return ids[1 : ends[0]].tolist(), ids[ends[0] + 1 : ends[1]].tolist()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_token_of_a_language_stays_first_whatever_the_label(name):
+    tag = 4
+    vocabulary = dataclasses.replace(synthetic_vocabulary(), mask=1, added={"<pt>": tag})
+    plain = synthetic_rows(40, 32, short=False)
+    rows = TaggedRows(FixedRows(plain), tag, vocabulary).rows(plain.samples)
+    batch = OBJECTIVES[name](masked_lm=False).corrupt(rows, vocabulary, 0)
+    assert set(batch["sentence_labels"].tolist()) == {0, 1}
+    assert (batch["input_ids"][:, :2] == torch.tensor([CLS, tag])).all() and (batch["input_ids"] == tag).sum() == 40
+
+
+@dataclasses.dataclass
+class FixedRows:
+    """A source of the same rows, whatever is asked for."""
+
+    found: Rows
+
+    def rows(self, samples: list[Sample]) -> Rows:
+        return self.found
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

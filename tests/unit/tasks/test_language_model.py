@@ -111,7 +111,7 @@ def test_chunked_logits_give_the_same_nats(models, rows, tiny_tokenizer, monkeyp
     task, spec, model = task_of(), InputSpec(tiny_tokenizer, "decoder", 64), models["decoder"]
     features = task.encode(rows, spec)
     whole = predict(model, task, features, spec)
-    monkeypatch.setattr("headstart.tasks.language_model._MAX_LOGITS", 1)
+    monkeypatch.setattr("headstart.tasks.language_model.MAX_LOGITS", 1)
     for one, other in zip(predict(model, task, features, spec), whole, strict=True):
         assert one == {**other, "nats": pytest.approx(other["nats"], rel=1e-5)}
 

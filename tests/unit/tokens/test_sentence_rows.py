@@ -32,5 +32,7 @@ def test_impossible_rows_are_refused(tmp_path):
         cut(shards, vocabulary(), RowShape(2, one_sentence=True))
     with pytest.raises(ArtifactError, match="PAD"):
         cut(shards, vocabulary(pad=-1), RowShape(16, one_sentence=True))
+    with pytest.raises(ArtifactError, match=r"no \[PAD\] that differs"):
+        cut(shards, vocabulary(pad=SEP), RowShape(16, one_sentence=True))
     with pytest.raises(IndexError, match="0 to 1"):
         cut(shards, vocabulary(), RowShape(16, one_sentence=True)).rows([Sample(0, 2)])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 
 import pytest
 
-from headstart.training.callbacks import Callback, LoggingCallback
+from headstart.training.callbacks import BestWeightsCallback, Callback, EvaluationCallback, LoggingCallback
 from headstart.training.guard import DivergedError
+from headstart.training.jsonl import read_jsonl
 from headstart.training.loop import Loop, RunInfo
 from headstart.training.phases import Phase
 
@@ -91,6 +93,44 @@ def test_a_callback_can_end_the_run_and_the_final_weights_are_evaluated(toy, tmp
     learner.scores = [0.5]
     _, outcome = toy.train(tmp_path, learner, toy.StopAfter(2))
     assert outcome.progress.step == 2 and outcome.validation == {"score": 0.5}
+
+
+def test_evaluations_that_take_longer_than_their_interval_do_not_follow_each_other(monkeypatch):
+    class Clock:
+        """A loop of 300 s with steps of 1 s and evaluations of 40 s."""
+
+        seconds, steps, evaluations = 0.0, 0, 0
+
+        def fraction_done(self) -> float:
+            return self.seconds / 300
+
+        def evaluate(self) -> None:
+            self.seconds, self.evaluations = self.seconds + 40, self.evaluations + 1
+
+    loop, callback = Clock(), EvaluationCallback(10)
+    callback.on_train_begin(loop)
+    while loop.fraction_done() < 1:
+        loop.seconds, loop.steps = loop.seconds + 1, loop.steps + 1
+        callback.on_step_end(loop, None)
+    assert loop.evaluations <= 5 and loop.steps >= 100
+
+
+def test_a_first_score_of_nan_is_beaten(toy, tmp_path):
+    learner = toy.Learner()
+    learner.scores = [math.nan, -1.0, -0.5, -0.7]
+    _, outcome = toy.train(tmp_path, learner, BestWeightsCallback(), budget="4 steps", eval_count=4)
+    assert (outcome.progress.best_score, outcome.progress.best_step) == (-0.5, 3)
+
+
+def test_the_speed_does_not_count_evaluations(toy, tmp_path):
+    class Slow(Callback):
+        def on_step_end(self, loop, result) -> None:
+            loop.paused += 1000.0  # as if that long had been spent in an evaluation
+
+    toy.train(tmp_path, toy.Learner(), Slow(), budget="3 steps", logging_steps=1)
+    lines = read_jsonl(tmp_path / "logs" / "metrics.jsonl")
+    speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
+    assert len(speeds) == 3 and max(speeds[1:]) > 1e6
 
 
 def test_a_callback_can_evaluate_and_save(toy, tmp_path):

@@ -102,4 +102,4 @@ def test_few_lines_show_whether_gradients_are_clipped():
 def test_a_held_out_loss_of_nan_is_not_at_its_best():
     lines = [{"step": n, "validation/loss": loss} for n, loss in enumerate([3.0, 2.5, math.nan])]
     (finding,) = health.check_held_out(lines)
-    assert finding.level == "warning" and "best at step 1 (2.500)" in finding.sentence
+    assert finding.level == "problem" and "loss is nan at the last evaluation" in finding.sentence

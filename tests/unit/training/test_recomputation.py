@@ -6,7 +6,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+from headstart.core import config
 from headstart.core.errors import RecipeError
+from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.pretrain.recipe import PretrainRecipe
 from headstart.training.recomputation import recompute_layers
 
 
@@ -41,6 +44,19 @@ def test_recomputed_layers_store_less_and_give_the_same_gradients():
     assert loss == same_loss and stored_less < stored / 2
     for (name, expected), got in zip(plain.named_parameters(), recomputed.parameters(), strict=True):
         assert (expected.grad is None and got.grad is None) or torch.equal(expected.grad, got.grad), name
+
+
+def test_methods_whose_layers_compute_something_else_again_are_refused(tmp_path):
+    data = {"train": "a.csv", "validation": 10, "test": "b.csv"}
+    finetune = {"output": "out", "model": "m", "task": {"kind": "classify"}, "data": data, "adaptation": "full"}
+    training = {"training": {"activation_checkpointing": "full"}}
+    assert config.fill(FinetuneRecipe, finetune | training).training.activation_checkpointing == "full"
+    for changed in ({"adaptation": "prefix"}, {"compare_with": ["majority", "prefix"]}):
+        with pytest.raises(RecipeError, match="the layers of 'prefix' compute something else"):
+            config.fill(FinetuneRecipe, finetune | training | changed)
+    tsdae = {"output": "out", "corpus": {"files": ["a.txt"]}, "backbone": {"family": "encoder"}, "objective": "tsdae"}
+    with pytest.raises(RecipeError, match="the layers of 'tsdae' compute something else"):
+        config.fill(PretrainRecipe, tsdae | training)
 
 
 def test_the_setting_reaches_the_layers_and_a_network_without_them_is_refused(toy, tmp_path):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from headstart.core.errors import shorten
 from headstart.core.pages.svg import (
     AxisScale,
     Label,
@@ -19,7 +20,6 @@ from headstart.core.pages.svg import (
     format_number,
     nudge,
     picture_style,
-    shorten,
     spans_decades,
     text_width,
 )  # fmt: skip

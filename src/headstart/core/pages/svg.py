@@ -55,11 +55,6 @@ def text_width(text: str) -> float:
     return _LETTER_WIDTH * len(text)
 
 
-def shorten(text: str, longest: int) -> str:
-    """Return a text of at most `longest` characters, with an ellipsis if it was cut."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
 @dataclass(frozen=True)
 class Marker:
     """Color and shape of one series; after the last color, the colors start again with the next shape."""

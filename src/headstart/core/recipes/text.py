@@ -78,16 +78,21 @@ class _Dumper(yaml.SafeDumper):
     """Quotes strings that the loader would parse as numbers."""
 
 
-_PLAIN = {_TAG + name for name in ("int", "float", "null")}
+_PLAIN = {_TAG + "null"}
 _Loader.yaml_implicit_resolvers = {
     letter: [entry for entry in entries if entry[0] in _PLAIN or (entry[0] == _TAG + "bool" and letter in "tTfF")]
     for letter, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# Neither 12:30, a number in base 60 for YAML 1.1, nor 010, which is 8 there, is a number.
+_Loader.add_implicit_resolver(
+    _TAG + "int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(
         _TAG + "float",
         re.compile(
-            r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$|^[-+]?\.(?:inf|Inf)$|^\.(?:nan|NaN)$"
+            r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)$|^[-+]?[0-9][0-9_]*\.[0-9_]*$"
+            r"|^[-+]?\.[0-9][0-9_]*$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
         ),
         list("-+0123456789."),
     )

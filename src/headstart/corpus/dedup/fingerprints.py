@@ -9,8 +9,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from headstart.core.config import Section
+from headstart.core.randomness import mix_bits
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.shingles import Hashes, mix_bits
+from headstart.corpus.parts.shingles import Hashes
 from headstart.corpus.parts.steps import as_array
 
 if TYPE_CHECKING:

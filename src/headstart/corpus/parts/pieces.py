@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headstart.core.data import Ints
+from headstart.core.randomness import mix_bits
 from headstart.corpus.parts.engine import evaluate
-from headstart.corpus.parts.shingles import Hashes, mix_bits
+from headstart.corpus.parts.shingles import Hashes
 from headstart.corpus.parts.steps import as_array
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headstart.core.data import Bools, Ints
+from headstart.core.randomness import mix_bits
 from headstart.corpus.parts.engine import evaluate
 from headstart.corpus.parts.steps import as_array
 
@@ -105,10 +106,3 @@ def _in_one_text(words: Words, n: int, count: int) -> Bools:
     for start in words.starts[1:-1]:
         inside[max(0, start - n + 1) : start] = False
     return inside
-
-
-def mix_bits(hashes: Hashes) -> Hashes:
-    """Spread the bits of a polynomial over the whole word (the finalizer of splitmix64, Steele et al. 2014)."""
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return hashes ^ (hashes >> np.uint64(31))

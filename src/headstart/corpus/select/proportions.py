@@ -11,7 +11,8 @@ from pydantic import Field
 
 from headstart.core import randomness
 from headstart.core.config import Section
-from headstart.corpus.parts.shingles import Hashes, mix_bits
+from headstart.core.randomness import mix_bits
+from headstart.corpus.parts.shingles import Hashes
 
 Group = tuple[str, str]
 """A source and a language."""

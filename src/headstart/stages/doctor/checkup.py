@@ -71,7 +71,9 @@ def _check_pretraining(folder: Path, recipe: PretrainRecipe) -> list[Finding]:
     curve = read_jsonl(folder / "logs" / "metrics.jsonl")
     objective = registry.resolve("objectives", registry.name_of("objectives", recipe.objective))
     name = getattr(objective, "token_loss", "loss")
-    findings = [*_check_curve(folder / "logs", recipe, planned=True), *health.check_held_out(curve, name)]
+    # With a weight of zero, the loss on tokens is not measured.
+    held_out = name if any(f"validation/{name}" in line for line in curve) else "loss"
+    findings = [*_check_curve(folder / "logs", recipe, planned=True), *health.check_held_out(curve, held_out)]
     shards = _shards(folder, recipe)
     if shards:
         findings += _compare_with_unigrams(curve, name, shards, artifact.is_complete(folder))

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from headstart.core.data import Bools, Examples, Ints
 from headstart.core.errors import DataError
 from headstart.core.log import logger
-from headstart.corpus.parts.shingles import Hashes, Words, mix_bits, ngrams
+from headstart.core.randomness import mix_bits
+from headstart.corpus.parts.shingles import Hashes, Words, ngrams
 from headstart.stages.runs.manifest import SplitOverlap
 
 _WORDS = 3

@@ -17,7 +17,7 @@ from headstart.stages.runs.settings import StoredTraining
 from headstart.tasks.source import require_local_checkpoint
 from headstart.tasks.table_files import DatasetSplit, TableSource, locate
 from headstart.training.budget import Budget
-from headstart.training.settings import TrainingSettings
+from headstart.training.settings import TrainingSettings, require_recomputable
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Files = str | Annotated[list[str], Field(min_length=1)]
@@ -156,6 +156,16 @@ def require_apart(adaptation: Any, compare_with: list[str | dict[str, Any]]) -> 
             )
 
 
+def require_recomputable_methods(training: Any, adaptation: Any, compare_with: list[str | dict[str, Any]]) -> None:
+    """Raise a ValueError, for use in a validator, if a method does not allow activation checkpointing."""
+    # An invalid section is None here; its error is reported separately.
+    names = [getattr(adaptation, registry.SELECTOR["adaptations"], None)]
+    names += [entry if isinstance(entry, str) else entry["name"] for entry in compare_with]
+    for name in names:
+        if name in registry.names("adaptations") and isinstance(training, FinetuneTraining):
+            require_recomputable(training, "adaptations", name)
+
+
 class FinetuneRecipe(Section):
     """A fine-tuning run: one adaptation over several seeds, with baselines and other methods for comparison."""
 
@@ -196,6 +206,11 @@ class FinetuneRecipe(Section):
     @model_validator(mode="after")
     def _apart(self) -> FinetuneRecipe:
         require_apart(self.adaptation, self.compare_with)
+        return self
+
+    @model_validator(mode="after")
+    def _recomputes_the_same(self) -> FinetuneRecipe:
+        require_recomputable_methods(self.training, self.adaptation, self.compare_with)
         return self
 
     @model_validator(mode="after")

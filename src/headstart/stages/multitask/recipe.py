@@ -20,6 +20,7 @@ from headstart.stages.finetune.recipe import (
     LabeledData,
     require_apart,
     require_known,
+    require_recomputable_methods,
 )
 from headstart.tasks.source import require_local_checkpoint
 
@@ -117,6 +118,11 @@ class MultitaskRecipe(Section):
     @model_validator(mode="after")
     def _apart(self) -> MultitaskRecipe:
         require_apart(self.adaptation, self.compare_with)
+        return self
+
+    @model_validator(mode="after")
+    def _recomputes_the_same(self) -> MultitaskRecipe:
+        require_recomputable_methods(self.training, self.adaptation, self.compare_with)
         return self
 
     def require_local_inputs(self) -> None:

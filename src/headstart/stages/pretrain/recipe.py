@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from headstart.core import registry
 from headstart.core.config import BackboneSection, ObjectiveSection, Section
 from headstart.corpus.read import mixture
 from headstart.corpus.read.mixture import Corpus
@@ -16,6 +17,7 @@ from headstart.stages.runs.settings import StoredTraining
 from headstart.tasks.source import require_local_checkpoint
 from headstart.tokens.settings import TokenizerConfig
 from headstart.training.budget import Budget
+from headstart.training.settings import require_recomputable
 
 
 class RowPhase(Section):
@@ -140,6 +142,14 @@ class PretrainRecipe(Section):
         if value is None and (corpus is None or not mixture.built_parts(corpus)):
             return TokenizerConfig()
         return value
+
+    @model_validator(mode="after")
+    def _recomputes_the_same(self) -> PretrainRecipe:
+        # An invalid section is None here; its error is reported separately.
+        name = getattr(self.objective, registry.SELECTOR["objectives"], None)
+        if name is not None and isinstance(self.training, PretrainTraining):
+            require_recomputable(self.training, "objectives", name)
+        return self
 
     @model_validator(mode="after")
     def _can_stream(self) -> PretrainRecipe:

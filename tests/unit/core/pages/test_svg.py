@@ -18,7 +18,6 @@ from headstart.core.pages.svg import (
     element,
     format_number,
     nudge,
-    shorten,
     spans_decades,
 )
 
@@ -74,10 +73,6 @@ def test_only_positive_numbers_of_a_wide_range_need_a_log_scale():
 )
 def test_numbers_of_an_axis(value, text):
     assert format_number(value) == text
-
-
-def test_a_long_name_is_shortened():
-    assert shorten("abc", 3) == "abc" and shorten("abcd", 3) == "ab…"
 
 
 labels = st.lists(

@@ -108,11 +108,12 @@ def test_the_content_of_a_teacher_is_a_part_of_the_address(files):
             (staging.path / "model.safetensors").write_bytes(weights)
 
     data = {"train": f"{files}/train.csv", "validation": 10, "test": f"{files}/test.csv"}
+    (files / "model").mkdir()
 
     def address(teacher: Path) -> str:
         nodes._content.cache_clear()
         adaptation = {"name": "distillation", "teacher": str(teacher)}
-        raw = {"output": "out", "model": f"{files}", "task": {"kind": "classify"}, "data": data}
+        raw = {"output": "out", "model": f"{files}/model", "task": {"kind": "classify"}, "data": data}
         return nodes.finetune_node(config.to_dict(config.fill(FinetuneRecipe, raw | {"adaptation": adaptation}))).id
 
     train(files / "teacher", b"weights")
