@@ -136,12 +136,12 @@ def _two_sided(better: float, worse: float) -> float:
     return min(1.0, 2 * min(better, worse))
 
 
-def too_few_seeds(units: int, level: float = LEVEL) -> str:
+def too_few_seeds(units: int) -> str:
     """Return the sentence for a number of paired runs that can never reach the level."""
     runs = f"{units} seed{'s' * (units != 1)}"
     return (
-        f"{runs} can never reach p ≤ {level:g} (smallest possible p is {smallest_p(units):.3g}); "
-        f"run at least {seeds_to_decide(level)}."
+        f"{runs} can never reach p ≤ {LEVEL:g} (smallest possible p is {smallest_p(units):.3g}); "
+        f"run at least {seeds_to_decide()}."
     )
 
 

@@ -98,18 +98,18 @@ def _verdict(complaint: str, otherwise: str, level: Literal["problem", "warning"
     return [Finding(level, complaint) if complaint else Finding("ok", otherwise)]
 
 
-def check_held_out(curve: Curve, name: str = "loss", lower_is_better: bool = True) -> list[Finding]:
-    """Return a finding about overfitting: whether the held-out metric is still near its best value."""
+def check_held_out(curve: Curve, name: str = "loss") -> list[Finding]:
+    """Return a finding about overfitting: whether a held-out loss is still near its lowest value."""
     key = f"validation/{name}"
     values = [(line["step"], line[key]) for line in curve if key in line]
     if len(values) < 3:
         return []
     finite = [pair for pair in values if math.isfinite(pair[1])] or values
-    best_step, best = (min if lower_is_better else max)(finite, key=lambda pair: pair[1])
+    best_step, best = min(finite, key=lambda pair: pair[1])
     _, last = values[-1]
     if not math.isfinite(last):
         return [Finding("problem", f"The held-out {name} is {last} at the last evaluation. Lower the learning rate.")]
-    worse = (last - best if lower_is_better else best - last) / max(abs(best), 1e-9)
+    worse = (last - best) / max(abs(best), 1e-9)
     overfits = (
         f"The held-out {name} was best at step {best_step:,} ({best:.3f}) and is {last:.3f} at the last evaluation: "
         "the model overfits. Use more data, more dropout or a smaller budget."

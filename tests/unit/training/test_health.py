@@ -77,11 +77,6 @@ def test_overfitting_is_distinguished_from_noise(values, level):
     assert [f.level for f in health.check_held_out(lines)] == ([level] if level else [])
 
 
-def test_higher_is_better_for_a_score():
-    lines = [{"step": n, "validation/score": value} for n, value in enumerate([0.5, 0.9, 0.6])]
-    assert [f.level for f in health.check_held_out(lines, "score", lower_is_better=False)] == ["warning"]
-
-
 def test_bad_steps_and_spikes_are_counted_with_their_rows():
     bad = [{"step": n, "rows": [{"index": 7}]} for n in range(5)]
     (finding,) = health.check_records(bad, [], 100)
