@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from headstart.core import registry
 from headstart.core.data import Batch, Examples, Feature, InputColumn, InputSpec, Split
 from headstart.core.errors import DataError, RecipeError
 from headstart.core.lazy import F, torch
@@ -55,6 +56,10 @@ class Classify(TextClassifier):
         def _metric_fits(self) -> Classify.Config:
             kinds = {**dict.fromkeys(_OF_NUMBERS, "numbers"), **dict.fromkeys(_OF_LABELS, "labels")}
             needs = "numbers" if self.regression else "labels"
+            # Metrics of plugins are not known here.
+            if self.metric in registry.TABLES["metrics"] and self.metric not in kinds:
+                allowed = ", ".join(_OF_NUMBERS if self.regression else _OF_LABELS)
+                raise ValueError(f"metric is {self.metric!r}, which compares no {needs}. Choose one of {allowed}.")
             if self.metric is not None and kinds.get(self.metric, needs) != needs:
                 allowed = ", ".join(_OF_NUMBERS if self.regression else _OF_LABELS)
                 raise ValueError(

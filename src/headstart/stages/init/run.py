@@ -81,6 +81,9 @@ def run(data: TableSource, options: InitOptions | None = None) -> Look:
     """Look at a file, a folder of texts or a data set, and write splits, a recipe and a page about the data."""
     options = options or InitOptions()
     table, source = _read(data)
+    twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{source} has several columns {twice!r}", do="Rename all but one")
     described = columns.describe(table)
     roles = columns.assign(table, described, options.text, options.label)
     if options.group is not None and options.group not in table.column_names:

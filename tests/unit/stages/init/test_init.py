@@ -216,6 +216,12 @@ def test_a_recipe_is_valid_whatever_its_folder_is_called(tmp_path, checkpoint, m
     assert "headstart finetune 'my: data #2/finetune.yaml'" in written
 
 
+def test_a_name_of_two_columns_is_refused(tmp_path, checkpoint):
+    (tmp_path / "twice.csv").write_text("text,text,label\na,b,c\n" * 20, encoding="utf-8")
+    with pytest.raises(DataError, match="has several columns 'text'"):
+        run.run(tmp_path / "twice.csv", InitOptions(model=str(checkpoint("bert"))))
+
+
 def test_texts_without_letters_and_texts_that_differ_in_marks_are_not_duplicates():
     texts = ["Hello,  WORLD!", "hello world", "👍", "👎", "का कताब", "कि कताबी"]
     assert split(texts, ["a", "a", "b", "c", "d", "e"], None).duplicates == 1
