@@ -20,12 +20,15 @@ _TABLES = ("position_embeddings", "positions_embed", "embed_positions", "wpe")
 """Names of learned position tables in transformers' networks."""
 
 
+def plain_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the config of the plain network in one of Headstart's wrappers; of another network, its own."""
+    plain: Any = getattr(config, "plain", None)
+    return config if plain is None else plain()
+
+
 def max_positions(config: PreTrainedConfig) -> int | None:
     """Return the longest row that a network with this config can read, or None if its positions are relative."""
-    # Headstart's wrappers contain the config of the plain network.
-    plain: Any = getattr(config, "plain", None)
-    if plain is not None:
-        config = plain()
+    config = plain_config(config)
     positions: int = next((size for name in _SIZES if (size := getattr(config, name, None))), 0)
     if config.model_type in _COUNT_FROM_PAD:
         positions -= (config.pad_token_id or 0) + 1

@@ -105,6 +105,16 @@ class Vocabulary:
             )
         return token
 
+    def require_frame(self) -> None:
+        """Raise if the tokenizer cannot frame rows and pad them with a token that is none of the frame."""
+        frame = (self.cls, self.sep)
+        if min(*frame, self.pad) < 0 or self.pad in frame:
+            raise ArtifactError(
+                "the tokenizer has no [CLS], no [SEP], or no [PAD] that differs from them",
+                allowed="The padded rows of this objective need all three",
+                do="Train a tokenizer, or set tokenizer.path to another one",
+            )
+
     @cached_property
     def ordinary(self) -> Ints:
         """The ids that are not special, ascending: random replacements are drawn from these."""

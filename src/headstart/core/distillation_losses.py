@@ -140,9 +140,9 @@ def _attend(
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Compute eager attention; returns its output, and the scores in place of the weights."""
-    # Several heads share keys and values (grouped queries).
     groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    if groups > 1:  # several heads share keys and values
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     masked = scores if attention_mask is None else scores + attention_mask
     weights = F.dropout(masked.softmax(-1, dtype=torch.float32).to(query.dtype), dropout, module.training)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.checkpoint.files import require_safe
+from headstart.checkpoint.input_length import plain_config
 from headstart.checkpoint.load import load_class, load_config, load_head_tensors, load_tokenizer
 from headstart.checkpoint.names import folder_of, is_path, require_folder
 from headstart.core import artifact, registry
@@ -84,9 +85,7 @@ class CheckpointFolder:
                 do="Complete the folder",
             )
         largest = max(tokenizer.get_vocab().values(), default=0)
-        # The config of a network that wraps another one contains that of the plain network.
-        plain = getattr(self.config, "plain", None)
-        vocab_size = (self.config if plain is None else plain()).vocab_size
+        vocab_size = plain_config(self.config).vocab_size
         if largest >= vocab_size:
             raise ArtifactError(
                 f"the tokenizer in {self.path} has the token id {largest:,}, but the network has embeddings for "

@@ -96,7 +96,7 @@ def _batches(path: Path, form: TableFormat, classes: Mapping[str, Sequence[str]]
         schema, batches = file.schema_arrow, file.iter_batches(batch_size=1024)
     else:
         schema, batches = arrow_schema(path), arrow_batches(path)
-    _require_distinct(path, schema.names)
+    require_distinct(path, schema.names)
     known = {**classes, **class_names(schema)}
     for batch in batches:
         yield from map(Row, with_class_names(pa.Table.from_batches([batch]), known).to_pylist())
@@ -113,7 +113,7 @@ def _header(path: Path, form: TableFormat) -> list[str]:
 def _csv(path: Path, form: TableFormat) -> Iterator[Row]:
     """Yield rows by Python's reader, which, unlike pyarrow's, also returns rows with too few or too many cells."""
     header = _header(path, form)
-    _require_distinct(path, header)
+    require_distinct(path, header)
     with path.open(encoding=form.encoding, newline="") as file:
         # Like pyarrow's reader, empty lines are skipped.
         for cells in islice((cells for cells in _reader(file, form) if cells), 1, None):
@@ -192,7 +192,8 @@ def common_type(first: pa.DataType | None, second: pa.DataType | None) -> pa.Dat
         return None
 
 
-def _require_distinct(path: Path, names: Sequence[str]) -> None:
+def require_distinct(path: Path | str, names: Sequence[str]) -> None:
+    """Raise if two columns of a table have one name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path} has several columns {twice!r}", do="Rename all but one")

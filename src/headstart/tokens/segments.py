@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstart.core.data import Ints, Rows, RowShape, Sample, Vocabulary
-from headstart.core.errors import ArtifactError, DataError
+from headstart.core.errors import DataError
 from headstart.core.randomness import generator
 from headstart.tokens.shards import Shards
 
@@ -41,13 +41,7 @@ class SegmentRows:
         """Count the rows of each document and check that there is at least one."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
         self._room = shape.length - _FRAME
-        frame = (vocabulary.cls, vocabulary.sep)
-        if min(*frame, vocabulary.pad) < 0 or vocabulary.pad in frame:
-            raise ArtifactError(
-                "the tokenizer has no [CLS], no [SEP], or no [PAD] that differs from them",
-                allowed="Rows of two segments need all three",
-                do="Train a tokenizer, or set tokenizer.path to another one",
-            )
+        vocabulary.require_frame()
         if self._room < 2:
             raise DataError(
                 f"seq_length is {shape.length}",

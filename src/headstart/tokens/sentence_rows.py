@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headstart.core.data import Rows, RowShape, Sample, Vocabulary
-from headstart.core.errors import ArtifactError, DataError
+from headstart.core.errors import DataError
 from headstart.tokens.shards import Shards
 
 _FRAME = 2
@@ -23,13 +23,7 @@ class SentenceRows:
     def __init__(self, shards: Shards, vocabulary: Vocabulary, shape: RowShape) -> None:
         """Check that there is a sentence, and that the tokenizer can frame and pad it."""
         self.shards, self.vocabulary, self.shape = shards, vocabulary, shape
-        frame = (vocabulary.cls, vocabulary.sep)
-        if min(*frame, vocabulary.pad) < 0 or vocabulary.pad in frame:
-            raise ArtifactError(
-                "the tokenizer has no [CLS], no [SEP], or no [PAD] that differs from them",
-                allowed="Rows of one sentence need all three",
-                do="Train a tokenizer, or set tokenizer.path to another one",
-            )
+        vocabulary.require_frame()
         if shape.length <= _FRAME:
             raise DataError(
                 f"seq_length is {shape.length}",

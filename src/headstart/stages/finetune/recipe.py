@@ -129,6 +129,11 @@ class AdaptFirst(Section):
         return str(value)
 
 
+def names_in(compare_with: list[str | dict[str, Any]]) -> list[str]:
+    """Return the names of the methods to compare with, which may have settings."""
+    return [entry if isinstance(entry, str) else entry["name"] for entry in compare_with]
+
+
 def require_known(value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
     """Return the methods to compare with; raise a ValueError, for use in a validator, if one is unknown or repeated."""
     known = [*registry.names("baselines"), *registry.names("adaptations")]
@@ -137,7 +142,7 @@ def require_known(value: list[str | dict[str, Any]]) -> list[str | dict[str, Any
         if name not in known:
             hint = registry.suggest(name, known) or ";"
             raise ValueError(f"{name!r} is neither a baseline nor an adaptation{hint} known: {', '.join(known)}.")
-    names = [entry if isinstance(entry, str) else entry["name"] for entry in value]
+    names = names_in(value)
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ValueError(f"{repeated!r} is listed twice; a run compares each method once, a study can compare more.")
@@ -159,9 +164,7 @@ def require_apart(adaptation: Any, compare_with: list[str | dict[str, Any]]) -> 
 def require_recomputable_methods(training: Any, adaptation: Any, compare_with: list[str | dict[str, Any]]) -> None:
     """Raise a ValueError, for use in a validator, if a method does not allow activation checkpointing."""
     # An invalid section is None here; its error is reported separately.
-    names = [getattr(adaptation, registry.SELECTOR["adaptations"], None)]
-    names += [entry if isinstance(entry, str) else entry["name"] for entry in compare_with]
-    for name in names:
+    for name in (getattr(adaptation, registry.SELECTOR["adaptations"], None), *names_in(compare_with)):
         if name in registry.names("adaptations") and isinstance(training, FinetuneTraining):
             require_recomputable(training, "adaptations", name)
 
@@ -216,7 +219,7 @@ class FinetuneRecipe(Section):
     @model_validator(mode="after")
     def _needs_no_recorded_pretraining(self) -> FinetuneRecipe:
         names = [getattr(self.adaptation, registry.SELECTOR["adaptations"], None)]
-        names += [entry if isinstance(entry, str) else entry["name"] for entry in self.compare_with]
+        names += names_in(self.compare_with)
         setting = "forgetting is true" if self.forgetting is True else "rehearsal is used" * ("rehearsal" in names)
         if self.adapt_first is not None and setting:
             raise ValueError(

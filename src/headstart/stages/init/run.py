@@ -21,6 +21,7 @@ from headstart.stages.init.columns import Column, Roles
 from headstart.stages.init.splits import NAMES, Split, split
 from headstart.tasks import labelled, tables
 from headstart.tasks.table_files import DatasetSplit, TableSource, has_tables, locate
+from headstart.tasks.table_rows import require_distinct
 
 _TEMPLATE = Path(__file__).with_name("data.html.j2")
 _SHOWN_CLASSES = 30
@@ -81,9 +82,7 @@ def run(data: TableSource, options: InitOptions | None = None) -> Look:
     """Look at a file, a folder of texts or a data set, and write splits, a recipe and a page about the data."""
     options = options or InitOptions()
     table, source = _read(data)
-    twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{source} has several columns {twice!r}", do="Rename all but one")
+    require_distinct(source, table.column_names)
     described = columns.describe(table)
     roles = columns.assign(table, described, options.text, options.label)
     if options.group is not None and options.group not in table.column_names:

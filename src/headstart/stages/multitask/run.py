@@ -18,7 +18,7 @@ from headstart.stages.finetune import result as results
 from headstart.stages.finetune import run as finetune
 from headstart.stages.finetune.leakage import find_overlaps
 from headstart.stages.finetune.processes import require_processes
-from headstart.stages.finetune.recipe import FinetuneRecipe
+from headstart.stages.finetune.recipe import FinetuneRecipe, names_in
 from headstart.stages.finetune.result import MethodResult, cell_name
 from headstart.stages.finetune.setup import Setup, open_setup, trained_rows
 from headstart.stages.multitask.cell import TaskRun, run_seed, seeds_of
@@ -73,7 +73,7 @@ def shared_setup(recipe: FinetuneRecipe, others: tuple[str, ...]) -> Setup:
     """Return the setup of one task whose chosen method trains it with other tasks; that method alone is one more."""
     setup = replace(open_setup(recipe), trained_with=others)
     own = registry.name_of("adaptations", recipe.adaptation)
-    compared = [entry if isinstance(entry, str) else entry["name"] for entry in recipe.compare_with]
+    compared = names_in(recipe.compare_with)
     methods = {setup.chosen: recipe.adaptation, **setup.methods}
     if own not in compared:
         del methods[own]
